@@ -9,40 +9,32 @@ __all__ = []
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .core.features import absent, is_there
+from .core.features import from_elsewhere, names_of, own_names
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 # %% ../nbs/core/package.ipynb #27747c53
-_homes = {
-    **dict.fromkeys(["HardwarePeaks", "MemoryLevel", "Ceiling", "KindCeiling"], "roofs.hardware"),
-    "measure_peaks": "probes.peaks", "clear_peaks_cache": "probes.peaks",
-    **dict.fromkeys(["count_work", "Work", "ModuleWork", "OpWork"], "work.count"),
-    **dict.fromkeys(["rule", "Flops"], "work.rules"), **dict.fromkeys(["Memory", "ModuleMemory"], "work.memory"),
-    **dict.fromkeys(["RooflinePoint", "roofline_analysis"], "roofs.place"),
-    "RooflineAnalyzer": "roofline", "serve": "serving.serve",
-    **dict.fromkeys(["ServeResult", "ServePoint", "ServeSeries", "ServeOption"], "serving.serve_view"),
-    **dict.fromkeys(["Result", "Timing", "Breakdown", "from_json"], "views.result"),
-    "PeaksView": "views.peaks_page", "NetworkView": "network.network_view",
-    **dict.fromkeys(["compare", "Comparison", "Series"], "comparing.compare"), "MetricSeries": "running.metrics",
-    **dict.fromkeys(["read_ncu", "ranges"], "ncu.ncu"),
-    **dict.fromkeys(["read_trace", "on_trace_ready", "TraceResult"], "traces.trace_read"),
-    **dict.fromkeys(["watch", "Watch", "trainer_callback", "lightning_callback"], "running.watch"),
-    "predict": "predicting.predict", "RankError": "network.ranks", "datasheet_peaks": "roofs.datasheet",
-    **dict.fromkeys(["FasterbenchWarning", "NotMeasuredWarning", "ProvisionalWarning", "UnknownWarning",
-                     "NotKeptWarning", "FasterbenchDeprecationWarning"], "core.warnings"),
-    **dict.fromkeys(["model_flops", "ModelFlops"], "training.model_flops"),
-    **dict.fromkeys(["step_traffic", "StepTraffic"], "network.parallel"),
-    **dict.fromkeys(["NetworkPeaks", "NetworkRoof", "Collective", "bus_bandwidth"], "roofs.network"),
-    "measure_network": "network.network_probes", "fit_network": "network.network_fit",
+_core = {
+    "core.warnings": ["FasterbenchWarning", "NotMeasuredWarning", "ProvisionalWarning", "UnknownWarning",
+                      "NotKeptWarning"],
+    "work.count": ["count_work", "Work", "ModuleWork", "OpWork"],
+    "work.memory": ["Memory", "ModuleMemory"], "work.rules": ["rule", "Flops"],
+    "roofs.hardware": ["HardwarePeaks", "MemoryLevel", "Ceiling", "KindCeiling"],
+    "roofs.datasheet": ["datasheet_peaks"], "roofs.point": ["RooflinePoint"],
+    "roofs.roofline_model": ["roofline_analysis"],
+    "roofs.network": ["NetworkPeaks", "NetworkRoof", "Collective", "bus_bandwidth"],
+    "probes.peaks": ["measure_peaks", "clear_peaks_cache"],
+    "views.result": ["Result", "Timing", "Breakdown", "from_json"], "views.peaks_page": ["PeaksView"],
+    "roofline": ["RooflineAnalyzer"],
 }
-__all__ = ["__version__", *(name for name, home in _homes.items() if is_there(home.partition(".")[0]))]
-_renamed = {"Account": "Breakdown"}     # Old name = the name now, until the next version
+_homes = {name: f"fasterbench.{module}" for module, names in _core.items() for name in names} | own_names()
+__all__ = ["__version__", *_homes]
+for name in _homes: globals().pop(name, None)        # the folder of a feature that has the name of its function
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
     from .core.warnings import (
-        FasterbenchWarning as FasterbenchWarning, FasterbenchDeprecationWarning as FasterbenchDeprecationWarning,
+        FasterbenchWarning as FasterbenchWarning,
         NotKeptWarning as NotKeptWarning, NotMeasuredWarning as NotMeasuredWarning,
         ProvisionalWarning as ProvisionalWarning, UnknownWarning as UnknownWarning)
     from .predicting.predict import predict as predict
@@ -61,13 +53,15 @@ if TYPE_CHECKING:
                                  KindCeiling as KindCeiling)
     from .roofs.network import (NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, Collective as Collective,
                                 bus_bandwidth as bus_bandwidth)
-    from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
+    from .roofs.point import RooflinePoint as RooflinePoint
+    from .roofs.roofline_model import roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .training.model_flops import model_flops as model_flops, ModelFlops as ModelFlops
     from .network.parallel import step_traffic as step_traffic, StepTraffic as StepTraffic
     from .running.watch import watch as watch, Watch as Watch
     from .views.peaks_page import PeaksView as PeaksView
-    from .comparing.compare import compare as compare, Comparison as Comparison, Series as Series
+    from .comparing.compare import compare as compare, Comparison as Comparison
+    from .comparing.series import Series as Series
     from .running.metrics import MetricSeries as MetricSeries
     from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
     from .serving.serve_view import ServeResult as ServeResult, ServePoint as ServePoint
@@ -81,17 +75,11 @@ def __getattr__(
     name:str, # A public name
 ):
     "Import the module that `name` lives in, and return it."
-    if new := _renamed.get(name):
-        from fasterbench.core.warnings import FasterbenchDeprecationWarning, warn
-        warn(f"fasterbench.{name} is now {new}", FasterbenchDeprecationWarning)
-        return __getattr__(new)
-    if name in _homes and name not in __all__:
-        why = absent(_homes[name].partition(".")[0])
-        raise AttributeError(f"module 'fasterbench' has no attribute {name!r}: {why}")
-    if name not in _homes:
+    home = _homes.get(name) or (None if name.startswith("_") else names_of(from_elsewhere()).get(name))
+    if home is None:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     from fasterbench.core.docments import documented
-    value = globals()[name] = documented(getattr(import_module(f"fasterbench.{_homes[name]}"), name))
+    value = globals()[name] = documented(getattr(import_module(home), name))
     return value
 
 def __dir__(): return sorted({*globals(), *__all__})

@@ -18,16 +18,17 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import differs_text, measured_result
 from .core.arguments import as_count
 from .core.docments import documented
-from .core.features import door
+from .core import features
 from .core.progress import debug
 from .core.files import write_whole
 from .core.units import calls_text, percent_text
-from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, old_attribute, warn
+from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
 from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
-from .roofs.place import RooflinePoint, roofline_analysis
+from .roofs.point import RooflinePoint
+from .roofs.roofline_model import roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, lifted
 from .roofs.network import NetworkPeaks
 from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, peaks_of, replace_peaks
@@ -185,10 +186,9 @@ class RooflineAnalyzer:
         if self.result and self._kernels is None:
             raise ValueError("the profile has no kernels of compiled code; torch.compile(model) has them, and a note "
                              "of the profile says which parts are one row")
-        compiled = door("compiled")
-        write_whole(path, compiled.kernel_file_text(compiled.kernel_file_of(*self._kernels)))
+        found = features.compiled.kernel_file_of(*self._kernels)
+        write_whole(path, features.compiled.kernel_file_text(found))
 
-    to_sites = old_attribute("to_sites", "to_kernels")
     def _repr_html_(self): return self._result._repr_html_() if self._result else repr(self)
     def __repr__(self):
         if self._result is None: return f"RooflineAnalyzer({type(self.model).__name__}, not profiled yet)"

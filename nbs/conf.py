@@ -6,7 +6,7 @@ import plotly
 from plotly.io import to_html
 
 here = Path(__file__).resolve().parent
-sys.path.insert(0, str(here))
+sys.path[:0] = [str(here), str(here.parent)]
 sys.dont_write_bytecode = True      # a build leaves nothing beside the notebooks
 import site_objects
 
@@ -41,18 +41,23 @@ def entries(name):
     if name == "how-to":
         measured = ["docs/measured_on_gpu"] * (here/"docs/measured_on_gpu.md").is_file()     # made by tests/benchmarks/gpu.py
         return ["docs/does_it_fit", "docs/record_a_trace", *(f"tutorials/{t}" for t in how_to if (here/f"tutorials/{t}.ipynb").is_file()), *measured]
-    if name == "reference": return ["reference/public", *(f"reference/{w}" for w in site_objects.wings)]
+    if name == "reference": return ["reference/public", *(f"reference/{w}" for w in (*site_objects.wings, *site_objects.features))]
     wing = name.removeprefix("wing ")
     return [f"../{wing}/{p.stem}" for p in sorted((here/wing).glob("*.ipynb"))]
 
+def section_of(feature, doc):
+    "The part of the internals that lists the notebooks of a feature."
+    return f"## {feature.capitalize()}: {doc[0].lower()}{doc[1:].rstrip('.')}\n\n```{{toctree}}\n:maxdepth: 1\n\n@wing {feature}\n```\n"
+
 def filled(text):
     "A page with its lists of contents and its reference."
+    text = re.sub(r"^@features$", lambda m: "\n".join(section_of(*f) for f in site_objects.features.items()), text, flags=re.M)
     text = re.sub(r"^@objects (\w+)$", lambda m: site_objects.wing_page(m[1]), text, flags=re.M)
     text = re.sub(r"^@public$", lambda m: site_objects.public_page(), text, flags=re.M)
     return re.sub(r"^@([\w -]+)$", lambda m: "\n".join(entries(m[1])), text, flags=re.M)
 
 figure = "application/vnd.plotly.v1+json"
-internal = {*site_objects.wings, "cli"}
+internal = {*site_objects.wings, *site_objects.features, "cli"}
 
 def reads(source, whole):
     "A code cell as a reader sees it: without directives, and on the pages of notebooks (`whole`) without its first imports."

@@ -12,7 +12,6 @@ from conftest import heavy_only, nightly_only, root
 package = root/"fasterbench"
 modules = sorted(wings.modules(package))
 notebooks = [p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
-leave = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", ".pytest_cache", ".hypothesis", "build", "dist")
 
 def python(*args, cwd=root, **kwargs): return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, **kwargs)
 
@@ -24,7 +23,7 @@ def files(folder, *kinds): return {str(p.relative_to(folder)) for kind in kinds 
 def copied(tmp_path_factory):
     "The project as it stands, somewhere else, exported and cleaned anew."
     there = tmp_path_factory.mktemp("house")/"project"
-    shutil.copytree(root, there, ignore=leave)
+    shutil.copytree(root, there, ignore=style.beside)
     for verb in ("export", "clean"):
         done = python("-c", f"import nbdev.cli, sys; sys.argv = ['nbdev-{verb}']; nbdev.cli.nbdev_{verb}()", cwd=there)
         assert done.returncode == 0, done.stderr
@@ -53,7 +52,7 @@ def test_notebooks_stand_in_the_wing_of_their_module():
         source = "".join("".join(c["source"]) + "\n" for c in json.loads(path.read_text(encoding="utf-8"))["cells"])
         for module in re.findall(r"^#\|\s*default_exp\s+([\w.]+)", source, re.M):
             place = "core" if module == "__init__" else wings.wing(module)
-            name = dict(__init__="package").get(module, module.removesuffix(".__init__").split(".")[-1])
+            name = "package" if module == "__init__" else "feature" if module.removesuffix(".__init__") in wings.features(package) else module.removesuffix(".__init__").split(".")[-1]
             assert path.parent.name == place and path.stem == name, (path, module)
 
 def documentation_links(text): return re.findall(r"https?://\S*fasterbench\S*\.html\S*", text)
@@ -63,7 +62,8 @@ def test_every_wing_has_pages_on_the_site():
     wings = {p.parent.name for p in (root/"fasterbench").glob("*/__init__.py")}
     described = {p.stem for p in (root/"nbs/reference").glob("*.md")} - {"public"}
     listed = re.findall(r"^@wing (\w+)$", (root/"nbs/docs/internals.md").read_text(encoding="utf-8"), re.M)
-    assert sorted(listed) == sorted(wings) and described == wings - {"cli"}            # the command line is described by its help
+    features = {p.parent.name for p in (root/"nbs").glob("*/feature.ipynb")}          # listed by what their folders say
+    assert sorted(listed) == sorted(wings - features) and described == wings - {"cli"}   # the command line is described by its help
 
 def test_links_between_notebooks_lead_somewhere():
     found, dead = 0, []
@@ -122,7 +122,7 @@ def outputs(path):
 
 def doubts(text):
     "The lines that say that times or roofs are in doubt."
-    return re.findall(r"^(?:[\w ]+: )?noise: .*", text, re.M)
+    return re.findall(r"^(?:(?:[\w ]+: )?noise: |.*NOT STEADY).*", text, re.M)
 
 # Pages with such lines on purpose, and why.
 doubtful = {"headline.ipynb": "shows what the lines say", "why_levels.ipynb": "the roof of L3 spreads by 22 %",
@@ -143,12 +143,19 @@ def test_checks_of_a_page_are_cells_of_their_own():
             source = "".join(cell["source"])
             assert not (cell.get("outputs") and re.search(r"^assert ", source, re.M) and not source.startswith("#| hide")), (p.name, cell["id"])
 
+@heavy_only("reads every figure")
+def test_every_figure_has_its_picture():
+    "GitHub runs no script; a PNG of each plotly figure is in the same output."
+    done = python(".ci/pictures.py", "--check")
+    assert done.returncode == 0, done.stdout
+
 # ---- wings
 
 def test_no_import_back_up_and_no_circle():
     graph = wings.imports(package)
-    assert wings.backwards(graph) == [] and wings.circles(graph) == []
-    assert sorted(graph) == modules and {wings.wing(m) for m in modules} == {*wings.order, *wings.features}
+    features = wings.features(package)
+    assert wings.backwards(graph, features) == [] and wings.circles(graph) == []
+    assert sorted(graph) == modules and {wings.wing(m) for m in modules} == {*wings.order, *features}
     assert "work.count" in graph["compute"] and "roofs.hardware" in graph["roofs.place"]       # the reader finds what is there
 
 planted = {  # what is put into a package of three modules → (imports back up, circles)
@@ -161,20 +168,20 @@ planted = {  # what is put into a package of three modules → (imports back up,
     "of a module at the top": ({"core/units.py": "from ..roofline import x"}, [("core.units", "roofline")], []),
     "a circle of two": ({"core/files.py": "from . import units", "core/units.py": "from .files import x"}, [], [{"core.files", "core.units"}]),
     "a circle of three": ({"core/files.py": "from . import units", "core/units.py": "import pkg.core.third", "core/third.py": "from pkg.core.files import x"}, [], [{"core.files", "core.third", "core.units"}]),
-    "a feature into the core": ({"views/table.py": "from ..traces.reader import x", "traces/reader.py": ""}, [("views.table", "traces.reader")], []),
-    "a feature into another, within a function": ({"ncu/reports.py": "def f(): from ..traces import reader", "traces/reader.py": "from ..views import table"}, [("ncu.reports", "traces.reader")], []),
+    "a feature into the core": ({"views/table.py": "from ..traces.reader import x", "traces/reader.py": "", "traces/__init__.py": "needs, public = (), {}"}, [("views.table", "traces.reader")], []),
+    "a feature into another, within a function": ({"ncu/reports.py": "def f(): from ..traces import reader", "traces/reader.py": "from ..views import table", "traces/__init__.py": "needs, public = (), {}", "ncu/__init__.py": "needs, public = (), {}"}, [("ncu.reports", "traces.reader")], []),
     "a wing without a place": ({"attic/box.py": "from ..core import units"}, [("attic.box", "core.units")], []),
 }
 
 def test_planted_imports_are_found(tmp_path):
     for name, (more, back, circle) in planted.items():
         there = tmp_path/re.sub(r"\W", "_", name)/"pkg"
-        plain = {"__init__.py": '_homes = dict(compare="views.table")', "core/units.py": "", "core/files.py": "", "views/table.py": "from ..core.files import x", "roofline.py": "from .views import table"}
+        plain = {"__init__.py": '_core = {"views.table": ["compare"]}', "core/units.py": "", "core/files.py": "", "views/table.py": "from ..core.files import x", "roofline.py": "from .views import table"}
         for path, source in (plain | more).items():
             (there/path).parent.mkdir(parents=True, exist_ok=True)
             (there/path).write_text(source)
         graph = wings.imports(there)
-        assert (wings.backwards(graph), list(map(set, wings.circles(graph)))) == (back, circle), name
+        assert (wings.backwards(graph, wings.features(there)), list(map(set, wings.circles(graph)))) == (back, circle), name
 
 @nightly_only("a process for each module; the graph of imports is tested without")
 def test_every_module_imports_in_a_process_of_its_own():
@@ -190,7 +197,7 @@ for name in %r: importlib.import_module(f"fasterbench.{name}")
 for name in fasterbench.__all__:
     value = getattr(fasterbench, name)
     assert not isinstance(value, types.ModuleType), name
-    if name in fasterbench._homes: assert value is getattr(importlib.import_module(f"fasterbench.{fasterbench._homes[name]}"), name), name
+    if name in fasterbench._homes: assert value is getattr(importlib.import_module(fasterbench._homes[name]), name), name
 from fasterbench import compare, read_ncu, rule
 assert all(map(callable, (compare, read_ncu, rule))) and compare is fasterbench.compare
 print(len(fasterbench.__all__))
@@ -234,7 +241,7 @@ def test_readme_is_what_the_index_makes():
 def test_wheel_from_the_source_distribution(tmp_path):
     "What the package needs besides modules is in both distributions."
     there = tmp_path/"src"
-    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", "nbs"))
+    shutil.copytree(root, there, ignore=lambda folder, names: style.beside(folder, names) | ({"nbs"} & {*names}))
     done = python("-c", f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))", cwd=there)
     assert done.returncode == 0, done.stderr
     sdist = next(tmp_path.glob("*.tar.gz"))

@@ -1,5 +1,5 @@
 "What type checkers say of a user's script that touches every public function."
-import ast, json, re, subprocess, sys
+import ast, json, re, shutil, subprocess, sys
 from importlib.util import find_spec
 
 import pytest
@@ -46,3 +46,16 @@ def test_pyright_has_no_errors_and_knows_every_type(asked):
     said = checked(["basedpyright", "--pythonpath", sys.executable, "-p", "."], "basedpyright", asked)
     assert " error: " not in said and "0 errors" in said, said
     assert untyped(re.findall(r'Type of "\w+" is "(.*)"', said)) == {}, said
+
+@heavy_only("a type checker that reads the types of torch")
+def test_a_renamed_function_of_a_feature_is_noticed(tmp_path):
+    "What the core asks a feature goes through typed modules: the asker has an error where a function is gone."
+    package = shutil.copytree(root/"fasterbench", tmp_path/"fasterbench", ignore=shutil.ignore_patterns("__pycache__"))
+    asking = [str(p) for p in package.rglob("*.py") if re.search(r"\bfeatures\.[a-z]+\.", p.read_text(encoding="utf-8"))]
+    rules = dict(include=asking, typeCheckingMode="off", reportAttributeAccessIssue="error")
+    (tmp_path/"pyrightconfig.json").write_text(json.dumps(rules))
+    door = package/"compiled/door.py"
+    door.write_text(door.read_text(encoding="utf-8").replace("def generated_rows(", "def rows_of_inductor("))
+    said = checked(["basedpyright", "--pythonpath", sys.executable, "-p", "."], "basedpyright", tmp_path)
+    missing = re.findall(r'"(\w+)" is not a known attribute of module "fasterbench\.(\w+)\.door"', said)
+    assert len(asking) > 8 and missing == [("generated_rows", "compiled")], said

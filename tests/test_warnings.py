@@ -1,7 +1,5 @@
 "Warnings of the package: kinds that can be filtered, at the line of the user."
-import ast, importlib, inspect, json, re, warnings
-
-import pytest
+import ast, re
 
 import fasterbench, forked
 from conftest import root
@@ -41,7 +39,7 @@ def test_filters_know_the_kinds(tmp_path):
 def test_every_warning_of_the_package_has_a_kind():
     "Nothing but the one helper warns: each call of `warn` names a kind of FasterbenchWarning."
     kinds = {n for n in fasterbench.__all__ if n.endswith("Warning")}
-    assert all(issubclass(getattr(fasterbench, n), fasterbench.FasterbenchWarning) for n in kinds) and len(kinds) == 6
+    assert all(issubclass(getattr(fasterbench, n), fasterbench.FasterbenchWarning) for n in kinds) and len(kinds) == 5
     calls = []
     for path in (root/"fasterbench").rglob("*.py"):
         for n in ast.walk(tree(path)):
@@ -49,51 +47,3 @@ def test_every_warning_of_the_package_has_a_kind():
             if isinstance(n, ast.Call) and ast.unparse(n.func) == "warnings.warn": raise AssertionError(f"{path}:{n.lineno}")
             if isinstance(n, ast.Call) and ast.unparse(n.func) == "warn": calls.append((path.name, n.lineno, ast.unparse(n.args[1])))
     assert len(calls) >= 10 and {kind for *_, kind in calls} <= kinds | {"kind"}, calls
-
-# ---- old names
-
-# What was public in version 0.1.0 as it was first tagged: "Class" → attributes, "name()" and "Class.method" → parameters.
-surface = json.loads((root/"tests/data/public_names.json").read_text())
-# Made by functions of the package alone, not by users: their fields may be others
-made = {"Result()", "TraceResult()", "Comparison()"}
-
-def found(name):
-    "The public thing that `name` is now; what its old name warns of is said by the test of warnings."
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", fasterbench.FasterbenchDeprecationWarning)
-        thing, *path = fasterbench, *name.removesuffix("()").split(".")
-        if path[0] in ("profiling", "compute"): thing = importlib.import_module(f"fasterbench.{path.pop(0)}")
-        for part in path: thing = getattr(thing, part)
-        return thing
-
-def attributes(cls): return {*dir(cls), *getattr(cls, "__dataclass_fields__", ()), *inspect.get_annotations(cls)}
-
-def parameters(thing):
-    "Names of the parameters, old ones included."
-    return {*inspect.signature(thing).parameters, *getattr(thing, "old_names", ())}
-
-@pytest.mark.parametrize("name", sorted(surface.keys() - made))
-def test_public_names_of_the_last_version_are_there(name):
-    thing = found(name)
-    there = attributes(thing) if inspect.isclass(thing) and not name.endswith("()") else parameters(thing)
-    assert set(surface[name]) <= there
-
-def test_what_users_make_by_position_stays_in_order():
-    for name in ("HardwarePeaks()", "RooflinePoint()", "MemoryLevel()", "Ceiling()", "NetworkRoof()", "NetworkPeaks()"):
-        now = list(inspect.signature(found(name)).parameters)
-        assert now[:len(surface[name])] == surface[name], name
-
-def test_old_names_warn_and_are_in_the_list_of_changes(tmp_path):
-    "Each old name gives what the new one gives, once with a warning that names it."
-    from fasterbench.traces.trace_read import read_trace
-    from fasterbench.comparing.compare import Series
-    result = fasterbench.Result([], fasterbench.HardwarePeaks(1e12, 1e11))
-    series = Series([result], ["a"], [], [])
-    changes = " ".join((root/"CHANGELOG.md").read_text().split())
-    for old, same in (("Account", lambda: fasterbench.Account is fasterbench.Breakdown),
-                      ("accounts", lambda: result.accounts is result.breakdowns), ("doubts", lambda: series.doubts == series.caveats)):
-        with pytest.warns(fasterbench.FasterbenchDeprecationWarning, match=old): assert same()
-        assert f"`{old}`" in changes or f".{old}`" in changes, old
-    with pytest.warns(fasterbench.FasterbenchDeprecationWarning, match=r"read_trace\(device=…\) is now read_trace\(on=…\)"), pytest.raises(FileNotFoundError):
-        read_trace(tmp_path/"none.json", device="NVIDIA H100 80GB HBM3")
-    assert "`read_trace(device=…)`" in changes

@@ -5,8 +5,6 @@ from functools import cache
 from pathlib import Path
 
 order = ["core", "engine", "work", "timing", "roofs", "probes", "views", "analysis", "cli"]          # the core
-features = ["compiled", "predicting", "serving", "comparing", "counting", "checking", "running", "ncu", "traces", "memory", "training", "network", "profiling"]      # each stands on the core
-stands_on = dict(serving="predicting")                            # and on no other feature but this
 at_top = dict(roofline="analysis", compute="analysis", __main__="cli")   # where the modules without a folder belong
 
 @cache
@@ -19,12 +17,28 @@ def modules(package):
     files = [p for p in Path(package).rglob("*.py") if p.stem not in ("__init__", "_modidx") or p.parent != Path(package) and p.stem == "__init__" and p.stat().st_size]
     return {".".join(p.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
+def constants(path):
+    "The values of a module's top level, as far as they are written out there."
+    found = {}
+    for node in tree(path).body:
+        if isinstance(node, ast.Assign): exec_constant(node, found)
+    return found
+
+def exec_constant(node, found):
+    "Put what an assignment of constants names into `found`; one that asks for more is left out."
+    try: exec(compile(ast.Module([node], []), "constants", "exec"), found)
+    except NameError: pass
+
+def features(package):
+    "Feature → what its `__init__` says of it: `needs`, the features that it builds on, and `public`, names by module."
+    said = {p.parent.name: constants(p) for p in Path(package).glob("*/__init__.py")}
+    return {name: found for name, found in said.items() if "needs" in found}
+
 def homes(package):
-    "Public name → module, as `fasterbench/__init__.py` has it."
-    scope = {}
-    for node in tree(Path(package)/"__init__.py").body:
-        if isinstance(node, ast.Assign) and node.targets[0].id == "_homes": exec(compile(ast.Module([node], []), "homes", "exec"), scope)
-    return scope.get("_homes", {})
+    "Public name → module, of the core and of the features."
+    named = dict(constants(Path(package)/"__init__.py").get("_core", {}))
+    named |= {f"{f}.{m}": names for f, said in features(package).items() for m, names in said["public"].items()}
+    return {name: module for module, names in named.items() for name in names}
 
 def targets(node, module, package):
     "Dotted names below the package that an import statement may mean."
@@ -36,6 +50,8 @@ def targets(node, module, package):
         if first != package: return []
     return [f"{base}.{a.name}".strip(".") for a in node.names]
 
+def is_for_type_checkers(node): return isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+
 def imports(package):
     "Module → the modules of the package that it imports, anywhere in its source."
     files, public, name = modules(package), homes(package), Path(package).name
@@ -46,7 +62,8 @@ def imports(package):
         return ".".join(parts) or None
     graph = {}
     for module, path in files.items():
-        statements = [n for n in ast.walk(tree(path)) if isinstance(n, (ast.Import, ast.ImportFrom))]
+        told = {n for block in tree(path).body if is_for_type_checkers(block) for n in ast.walk(block)}
+        statements = [n for n in ast.walk(tree(path)) if isinstance(n, (ast.Import, ast.ImportFrom)) and n not in told]
         here = f"{module}.__init__" if path.stem == "__init__" else module
         found = {resolved(t) for n in statements for t in targets(n, here, name)}
         graph[module] = found - {None, module}
@@ -54,10 +71,11 @@ def imports(package):
 
 def wing(module): return at_top.get(module, module.split(".")[0])
 
-def backwards(graph):
+def backwards(graph, features):
     "(module, module) for each import of a later wing or of another feature, and for wings that are not listed."
     place = {w: i for i, w in enumerate(order)} | dict.fromkeys(features, len(order))
-    def is_down(a, b): return a in place and b in place and (a == b or place[b] < place[a] or stands_on.get(a) == b)
+    def is_down(a, b):
+        return a in place and b in place and (a == b or place[b] < place[a] or b in features.get(a, {}).get("needs", ()))
     return sorted((a, b) for a, them in graph.items() for b in them if not is_down(wing(a), wing(b)))
 
 def circles(graph):

@@ -17,7 +17,8 @@ from torch import nn
 from ..core.arguments import as_call, copied, tensors_of
 from ..engine.accelerator import Host
 from ..engine.modules import is_compiled
-from ..core.features import absent, door
+from ..core import features
+from ..core.features import absent, is_there
 from ..core.files import Facts
 from ..core.progress import debug, progress_bar
 from ..core.units import first_names
@@ -178,15 +179,15 @@ def times_by_module(fresh, run, here, tick, cost=None, meter=LoadMeter, **how):
     if recorded and peers.agreed("the profiler", can_record(), all):
         if times := time_kernels(fresh, run, here, tick=tick, **how): return times
     times = time_modules(fresh, run, here, tick=tick, cost=cost, meter=meter, **how)
-    return times if here.has_queue or peers.alone else door("network").with_waits(times, fresh, run, tick), None
+    if not here.has_queue and not peers.alone: times = features.network.with_waits(times, fresh, run, tick)
+    return times, None
 
 def _kernels(run, fresh, args, kwargs):
     "Return the kernels of compiled modules, the work inside these, and what is to be said."
-    compiled = door("compiled")
-    if compiled is None: return None, None, [f"compiled code is one row: {absent('compiled')}"]
-    found, notes = compiled.kernels_of(run, fresh)
+    if not is_there("compiled"): return None, None, [f"compiled code is one row: {absent('compiled')}"]
+    found, notes = features.compiled.kernels_of(run, fresh)
     if found is None: return None, None, notes
-    deep = compiled.inside(run)
+    deep = features.compiled.inside(run)
     return found, trace_call(fresh_calls(deep, args, kwargs)(), deep), notes
 
 def _counted_and_timed(run, args, kwargs, here, before_write, tick, together, kernels=True, **how):

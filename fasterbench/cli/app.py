@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'Loss', 'KernelFile', 'option', 'switch', 'whole', 'words']
+           'Loss', 'KernelFile', 'option', 'output', 'switch', 'whole', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn, Optional
 import typer
 
 from ..core.features import absent, is_there
+from ..core.streams import print_text
 
 # %% ../../nbs/cli/app.ipynb #103b3b5e
 _debug = Annotated[bool, typer.Option("--debug", help="Show the traceback on error.")]
@@ -35,11 +36,16 @@ def _with_debug(verb):
     run.__annotations__ = verb.__annotations__ | dict(debug=_debug)
     return run
 
+def _is_output(annotation):
+    "Tell if an option names a file that is written, as `output` says."
+    return any(getattr(said, "writable", False) for said in getattr(annotation, "__metadata__", ()))
+
 class Verb(typer.core.TyperCommand):
     "A verb whose help names arguments by kind, and which writes over nothing that it reads."
     def invoke(self, ctx):
-        "Call the verb. An option whose help begins with Write names a file that is written, any other what is read."
-        written = {p.name: p.opts[0] for p in self.params if (getattr(p, "help", "") or "").startswith("Write ")}
+        "Call the verb, if it can write what it is to write."
+        outputs = {n for n, p in inspect.signature(self.callback).parameters.items() if _is_output(p.annotation)}
+        written = {p.name: p.opts[0] for p in self.params if p.name in outputs}
         files = {option: ctx.params[name] for name, option in written.items() if isinstance(ctx.params[name], str)}
         check_writable(files, {name: value for name, value in ctx.params.items() if name not in written})
         return super().invoke(ctx)
@@ -134,14 +140,15 @@ def check_writable(
     read:dict,    # The values of all other options and arguments
 ):
     "Raise at once for a file that cannot be written, that is written twice, or that is read."
+    from fasterbench.core.files import place_of_file
     places = {option: path if path == "-" else os.path.realpath(path) for option, path in written.items()}
     for option, path in written.items():
-        same, folder = [o for o in places if places[o] == places[option]], Path(path).parent
+        same = [o for o in places if places[o] == places[option]]
         if len(same) > 1:
             only = "standard output (-)" if path == "-" else repr(path)
             usage_error(f"only one of them can go to {only}", ", ".join(same))
-        if path != "-" and not folder.is_dir(): usage_error(f"there is no folder {str(folder)!r} for {path!r}", option)
-        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", option)
+        try: path == "-" or place_of_file(path)
+        except (OSError, ValueError) as error: usage_error(str(error), option)
         if os.path.exists(path) and any(os.path.samefile(path, f) for f in _files_of(read)):
             usage_error(f"{path!r} is read by the same command, which would overwrite it", option)
 
@@ -153,8 +160,9 @@ def _files_of(given):
     return filter(os.path.exists, [*(p for _, p in named), *(p for folder in folders for p in folder.iterdir())])
 
 def device_here(name):
-    from fasterbench.engine.accelerator import as_device
-    try: return as_device(name)
+    "Return the device of that name; without one the accelerator that is there, else the CPU."
+    from fasterbench.engine.accelerator import as_device, default_type
+    try: return as_device(name or default_type())
     except ValueError as error: usage_error(str(error), "--device")
 
 # %% ../../nbs/cli/app.ipynb #5701d5e0
@@ -163,16 +171,17 @@ def printed(show, to="stdout"):
     try:
         show()
         getattr(sys, to).flush()
-    except BrokenPipeError:
+    except OSError as error:
         with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), getattr(sys, to).fileno())
+        if not isinstance(error, BrokenPipeError): raise OSError(f"cannot write to {to}: {error.strerror}") from None
 
 def write(path, text, remark=""):
     "Write what `text()` makes to `path`: `-` is standard output, None nowhere; `remark` is said behind its name."
     from fasterbench.core.files import write_whole
-    if path == "-": printed(lambda: print(text().rstrip("\n")))
+    if path == "-": printed(lambda: print_text(text().rstrip("\n")))
     elif path:
         write_whole(path, text())
-        printed(lambda: print(f"wrote {path}{remark}", file=sys.stderr), "stderr")
+        printed(lambda: print_text(f"wrote {path}{remark}", sys.stderr), "stderr")
 
 def show(
     view,                           # A `View`
@@ -183,13 +192,12 @@ def show(
     perfetto=None,                  # Where a copy of a trace goes
     **options,                      # Of its table
 ):
-    "Print `view` and write its files."
-    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
-    write(json, view.to_json)
-    write(csv, view.csv)
-    write(html, lambda: view.render(title), remark)
+    "Write the files of `view` and print it: the files first, which a terminal cannot spoil."
+    files = [(json, view.to_json, ""), (csv, view.csv, ""), (html, lambda: view.render(title), remark)]
+    for file in files: write(*file)
     if perfetto == "-": write("-", view.to_perfetto)
     elif perfetto: view.to_perfetto(perfetto)
+    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
 
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."
@@ -197,7 +205,7 @@ def is_watched()->bool:
 
 def notice(text):
     "Print one plain line on standard error."
-    print("fasterbench: " + " ".join(str(text).split()), file=sys.stderr)
+    print_text("fasterbench: " + " ".join(str(text).split()), sys.stderr)
 
 def plain_warning(message, category=None, filename=None, lineno=None, file=None, line=None):
     "Print a warning as one line: no path and no code."
@@ -281,6 +289,10 @@ def option(help, *names, kind=Optional[str], **how):
     if kind is not bool: how.setdefault("metavar", "FILE")
     return Annotated[kind, typer.Option(*names, help=help, **how)]
 
+def output(help, *names):
+    "Annotate an option that names a file that the verb writes."
+    return option(help, *names, writable=True)
+
 def switch(help, name): return option(help, name, kind=bool)
 def whole(help, least=1, kind=Optional[int]): return option(help, kind=kind, parser=whole_from(least), metavar="N")
 def words(help, *valid, kind=Optional[str]):
@@ -288,7 +300,8 @@ def words(help, *valid, kind=Optional[str]):
 
 _forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
-Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
+Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
+                metavar="DEVICE")
 Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
 Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
 Length = whole("Set the sequence length in tokens.  [default: 128]")
@@ -299,11 +312,11 @@ Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by this; auto groups repeated blocks if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree.")
-Report = option("Write the report; - for standard output.")
-Saving = option("Write the result; - for standard output.")
-Rows = option("Write the rows; - for standard output.")
+Report = output("Write the report; - for standard output.")
+Saving = output("Write the result; - for standard output.")
+Rows = output("Write the rows; - for standard output.")
 Loss = option("Compute the loss from the output with this function, such as losses.py:mean.", metavar="FILE:FUNCTION")
-KernelFile = option("Write the list of the compiled model's kernels, for `trace --kernels`.", "--kernels", "--sites")
+KernelFile = output("Write the list of the compiled model's kernels, for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]

@@ -14,21 +14,33 @@ from . import roofline_verb      # registers its verbs
 from .app import app, notice, plain_warning
 from .ranks import is_first, launched_ranks
 from ..core.features import verb_modules
+from ..core.streams import Terminated, safe_streams, terminated_as_interrupted
 from ..core.warnings import _here
 
-for name in verb_modules(): import_module(name)         # and so does each of a feature
+def _register(module):
+    "Import a module of a feature that registers a verb; one that fails is named, and all other verbs work."
+    try: import_module(module)
+    except Exception as error: notice(f"{module} is no verb: {type(error).__name__}: {error}")
+
+for name in verb_modules(): _register(name)
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 # as `--help` lists them: the first steps first
 _verbs = "roofline", "run", "peaks", "report", "compare", "count", "predict", "mfu", "serve", "trace", "ncu", "check"
-app.registered_commands.sort(key=lambda c: _verbs.index(c.name or c.callback.__name__))
+
+def _place_of_verb(command):
+    "Return the place of a verb in `--help`: those of other distributions come last."
+    name = command.name or command.callback.__name__
+    return _verbs.index(name) if name in _verbs else len(_verbs)
+
+app.registered_commands.sort(key=_place_of_verb)
 
 def main(
     args:list[str]|None=None, # Arguments; None: those of the process
 )->int:
     "Run the command line and leave the process with its exit code."
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
-    with warnings.catch_warnings():
+    with safe_streams(), terminated_as_interrupted(), warnings.catch_warnings():
         warnings.showwarning = plain_warning
         code = _exit_code(args)
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
@@ -36,6 +48,7 @@ def main(
 def _exit_code(args):
     "Return the exit code, or the program that is to be run."
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
+    except Terminated: return failed("terminated", 143)
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
         if args[0] == "--debug" or getattr(error, "debug", args[0] != "run" and "--debug" in args): raise

@@ -10,17 +10,17 @@ import os, warnings
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
 
-import typer
 
-from ..core.features import absent, door
-from ..core.warnings import FasterbenchDeprecationWarning, FasterbenchWarning, warn
+from ..core import features
+from ..core.features import absent, is_there
+from ..core.streams import print_text
+from ..core.warnings import FasterbenchWarning, warn
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
                                  Saved, Saving, Shape, Top, app, batch_sizes, check_there, device_here,
-                                 dtype_named, examples, free_name, given_peaks, is_watched, notice, option, printed,
-                                 roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
+                                 dtype_named, examples, free_name, given_peaks, is_watched, notice, option, output,
+                                 printed, roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
                                  whole, words, write)
 from .ranks import check_launched, is_first, job, launched_ranks, local_device, parallel_named
 
@@ -52,17 +52,16 @@ def _network(device):
     "Return the roofs of the network between the processes of torchrun; `None` in all of them but the first."
     check_launched("peaks", int(os.environ.get("WORLD_SIZE", "1")) > 1 and "MASTER_ADDR" in os.environ)
     import torch
-    return door("network").measured_by_first(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))))
+    return features.network.measured_by_first(torch.device(device.type, int(os.environ.get("LOCAL_RANK", "0"))))
 
 # %% ../../nbs/cli/roofline_verb.ipynb #1e683c19
 @app.command(epilog=examples("peaks --json peaks.json", "peaks --device cuda --dtype bfloat16 --fresh"))
-def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
+def peaks(device:Device=None, dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
                                             kind=str,
                                             metavar="DTYPE")="float32",
-          json:option("Write the roofs; - for standard output.")=None,
-          html:option("Write a report of every measurement; - for standard output.")=None,
+          json:output("Write the roofs; - for standard output.")=None,
+          html:output("Write a report of every measurement; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached roofs.", "--fresh")=False,
-          old_fresh:Annotated[bool, typer.Option("--anew", hidden=True)]=False,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
           devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
@@ -72,26 +71,25 @@ def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32
     from fasterbench.views.headline import roof_caveats
     from fasterbench.views.peaks_page import PeaksView
     from fasterbench.views.view import terminal_width, wrap_lines
-    if old_fresh: warn("--anew is now --fresh", FasterbenchDeprecationWarning)
-    if devices: return printed(lambda: print(*device_names(), sep="\n"))
+    if devices: return printed(lambda: print_text("\n".join(device_names())))
     links = _network(device_here(device)) if network else None
     if network and links is None: return                                    # the first process says it all
     found, notes = _recorded(lambda: measure_peaks(device_here(device), dtype=dtype_named(dtype),
-                                                     cache=not (fresh or old_fresh),
+                                                     cache=not fresh,
                                                  progress=False if no_progress else None))
     found = replace(found, network=links or found.network)
     for note in notes: notice(note)
     def lines(): return [PeaksView(found).text(), *wrap_lines([found.origin()], terminal_width())]
-    if "-" not in (json, html): printed(lambda: print(*lines(), sep="\n"))
-    elif caveat := roof_caveats(found): notice(caveat)
     write(json, found.to_json)
     write(html, PeaksView(found).render)
+    if "-" not in (json, html): printed(lambda: print_text("\n".join(lines())))
+    elif caveat := roof_caveats(found): notice(caveat)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #84f762dc
 @app.command(epilog=examples("roofline torchvision:resnet18",
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
-    model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
+    model:Model, device:Device=None, dtype:Dtype=None, input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations.  [default: until the times are stable]")=None,
@@ -104,7 +102,7 @@ def roofline(
                     metavar="ddp|fsdp")="ddp",
     network:switch("First measure the network between the ranks (under torchrun).", "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:option("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
+    html:output("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write the report. Under torchrun, profile all ranks."
@@ -125,8 +123,8 @@ def roofline(
         with job(where, parallel) as wrapped, _autocast_on(autocast, where):
             if len(sizes) > 1 and peers.leads: notice(f"batch {size}: {sizes.index(size) + 1} of {len(sizes)}")
             net = wrapped(_compiled(net) if compiled else net)
-            over = door("network").measured_with(roofs) if network else roofs
-            stepped = updated and updated(net.to(where).parameters())
+            over = features.network.measured_with(roofs) if network else roofs
+            stepped = optimizer_of(updated, net.to(where))
             options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
             found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, kernels)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
@@ -134,7 +132,7 @@ def roofline(
     results = list(map(measured, sizes))
     if results[0] is None: return
     files = dict(json=json, csv=csv, html=html, title=title, remark=remark)
-    if len(sizes) > 1: show(door("comparing").series_of(results), top=top, **files)
+    if len(sizes) > 1: show(features.comparing.series_of(results), top=top, **files)
     else: _show_result(results[0], top, group, depth, **files)
     if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
 
@@ -187,6 +185,12 @@ def step_named(backward, loss, optimizer):
         if given and not backward: usage_error("it needs a training step: add --backward", option)
     return loss_named(loss), optimizer_named(optimizer)
 
+def optimizer_of(make, model):
+    "Return the optimizer that the class `make` makes of the parameters of `model`; `None` without one."
+    from fasterbench.engine.uncompiled import uncompiled
+    if make is None: return None
+    with uncompiled(): return make(model.parameters())
+
 def optimizer_named(name):
     "Return the class of `torch.optim` of that name."
     import torch
@@ -223,17 +227,18 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
     except ModelError as error: usage_error(str(error), error.option)
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype, seq)
 
-def fit_note(model, sample, peaks, **how):
-    "Return a line on the largest batch that fits a device; none where its memory or the feature is not known."
-    room, memory = peaks.capacity("memory"), door("memory")
-    if memory is None: return [absent("memory")]
-    if not room: return ["the memory of the device is not known"]
-    return [str(memory.batch_that_fits(model, sample, room, **how))]
+def fit_found(model, sample, peaks, **how):
+    "Return the largest batch that fits a device, and a line on it; no batch where memory or feature is not known."
+    room = peaks.capacity("memory")
+    if not is_there("memory"): return None, absent("memory")
+    if not room: return None, "the memory of the device is not known"
+    found = features.memory.batch_that_fits(model, sample, room, **how)
+    return found.batch, str(found)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))
 def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
-           html:option("Write the report here; - for standard output.  [default: FILE with the extension .html]")=None,
+           html:output("Write the report here; - for standard output.  [default: FILE with the extension .html]")=None,
            csv:Rows=None):
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name

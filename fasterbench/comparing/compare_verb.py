@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from ..cli.app import Rows, Top, app, examples, option, saved_result, show, usage_error
+from ..cli.app import Rows, Top, app, examples, output, saved_result, show, usage_error
 
 # %% ../../nbs/comparing/compare_verb.ipynb #9e84f12b
 @app.command("compare", epilog=examples("compare before.json after.json",
@@ -19,10 +19,11 @@ from ..cli.app import Rows, Top, app, examples, option, saved_result, show, usag
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="FILE",
         help="Results written by `roofline --json`; with more than two, each has a column.")],
-    top:Top=10, html:option("Write chart and table; - for standard output.")=None, csv:Rows=None,
+    top:Top=10, html:output("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, row by row."
-    from fasterbench.comparing.compare import compare, series_of
+    from fasterbench.comparing.compare import compare
+    from fasterbench.comparing.series import series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "FILE")
     results = list(map(saved_result, saved))
     found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])

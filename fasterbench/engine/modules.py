@@ -6,7 +6,7 @@
 __all__ = ['Part']
 
 # %% ../../nbs/engine/modules.ipynb #ac7db888
-import copy
+import copy, sys
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -15,6 +15,13 @@ import torch
 from torch import nn
 
 # %% ../../nbs/engine/modules.ipynb #e98f543b
+def class_there(
+    module:str,
+    name:str,
+):
+    "Return a class of a module that is loaded; else `()`, of which nothing is an instance."
+    return getattr(sys.modules.get(module), name, ())
+
 def _is_compiled_function(function)->bool:
     "Tell if calls of `function` run what Dynamo made of it."
     while isinstance(function, partial): function = function.func
@@ -22,7 +29,7 @@ def _is_compiled_function(function)->bool:
 
 def is_compiled(module:nn.Module)->bool:
     "Tell if `module` runs under `torch.compile`: all of it, or its `forward`."
-    if "_orig_mod" in module._modules and type(module).__name__ == "OptimizedModule": return True
+    if isinstance(module, class_there("torch._dynamo.eval_frame", "OptimizedModule")): return True
     if module.__dict__.get("_compiled_call_impl") is not None: return True
     return _is_compiled_function(module.__dict__.get("forward", getattr(type(module), "forward", None)))
 

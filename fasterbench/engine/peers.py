@@ -9,7 +9,9 @@ __all__ = []
 import itertools, sys, threading
 from contextlib import contextmanager
 
-from ..core.features import absent, door
+from ..core import features
+from ..core.features import absent, is_there
+from .modules import class_there
 from .undo import Undo
 
 # %% ../../nbs/engine/peers.ipynb #5037e526
@@ -23,11 +25,10 @@ def is_spread(
     model, # A `torch.nn.Module`
 )->bool:
     "Tell if several ranks run `model` together: DDP, FSDP, or parameters of which each rank holds a part."
-    def if_imported(module, name): return getattr(sys.modules.get(module), name, ())
-    kinds = (if_imported("torch.nn.parallel.distributed", "DistributedDataParallel"),
-             if_imported("torch.distributed.fsdp", "FSDPModule"),
-             if_imported("torch.distributed.fsdp", "FullyShardedDataParallel"))
-    dtensor = if_imported("torch.distributed.tensor", "DTensor")
+    kinds = (class_there("torch.nn.parallel.distributed", "DistributedDataParallel"),
+             class_there("torch.distributed.fsdp", "FSDPModule"),
+             class_there("torch.distributed.fsdp", "FullyShardedDataParallel"))
+    dtensor = class_there("torch.distributed.tensor", "DTensor")
     return any(isinstance(m, kinds) for m in model.modules()) or any(isinstance(p, dtensor) for p in model.parameters())
 
 # %% ../../nbs/engine/peers.ipynb #e32c7c4a
@@ -38,11 +39,8 @@ class Alone:
     def told(self, error): return error
 
 # %% ../../nbs/engine/peers.ipynb #bb64d402
-def _ranks_feature():
-    "Return the feature through which ranks talk. Raise `RuntimeError` where its folder is not there."
-    network = door("network")
-    if network is None: raise RuntimeError(f"several ranks run one model: {absent('network')}")
-    return network
+def _check_ranks_can_talk():
+    if not is_there("network"): raise RuntimeError(f"several ranks run one model: {absent('network')}")
 
 class Peers:
     "The other ranks of the job: none, until a profile finds that they run its model together."
@@ -90,7 +88,9 @@ class Peers:
         value, # What JSON can hold
     )->list|None:
         "Return the values of all ranks of the job on rank 0, `None` on the others; every rank calls it."
-        return [value] if distributed_job() is None else _ranks_feature().collected(value)
+        if distributed_job() is None: return [value]
+        _check_ranks_can_talk()
+        return features.network.collected(value)
 
     @contextmanager
     def joined(self):
@@ -102,9 +102,9 @@ class Peers:
     def _begin(self, undo):
         "Let the ranks agree from now on, until `undo` is done."
         if not self.alone or distributed_job() is None: return
-        network = _ranks_feature()
+        _check_ranks_can_talk()
         undo.add(setattr, self._here, "ranks", self._nobody)
-        self._here.ranks = network.ranks_of_job(next(self._number), undo)
+        self._here.ranks = features.network.ranks_of_job(next(self._number), undo)
 
     @contextmanager
     def _telling(self):

@@ -11,7 +11,7 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (Saving, app, batch_sizes, examples, option, several_whole, show,
+from ..cli.app import (Saving, app, batch_sizes, examples, option, output, several_whole, show,
                                  usage_error, whole)
 from ..predicting.predict_verb import target_devices
 
@@ -71,8 +71,8 @@ def serve_verb(
                    kind=Optional[float], metavar="RATE")=None,
     measured:option("Compare with measured decode tokens/s, over all sequences, at batch size N: 8:790.",
                     metavar="N:RATE,…")=None,
-    html:option("Write the page; - for standard output.")=None, json:Saving=None,
-    csv:option("Write a row per batch size and phase; - for standard output.")=None,
+    html:output("Write the page; - for standard output.")=None, json:Saving=None,
+    csv:output("Write a row per batch size and phase; - for standard output.")=None,
 ):
     "Estimate how fast a device serves a language model."
     from fasterbench.serving.serve import serve

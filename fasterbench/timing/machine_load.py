@@ -15,7 +15,8 @@ from glob import glob
 from time import perf_counter, process_time, sleep
 from typing import NamedTuple
 
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.units import percent_text
 from .certainty import quartiles
 
@@ -87,7 +88,7 @@ def _memory_stall():
 def _clock_rates():
     "Read the clock rates of the cores, Hz; empty if the system does not tell."
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
             return [float(line.split(":")[1]) * 1e6 for line in f if line.startswith("cpu MHz")]
     except (OSError, ValueError): return []
 
@@ -104,8 +105,7 @@ def _own_time():
     "Return the time that this process has had, s, or all ranks on this machine together; None: it is not known."
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized(): return process_time()
-    network = door("network")
-    return network.time_of_ranks() if network else None
+    return features.network.time_of_ranks() if is_there("network") else None
 
 def _reading_now(): return _Reading(perf_counter(), _own_time(), read_accounts(), _throttled(), _memory_stall())
 

@@ -14,7 +14,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from ..core.features import absent, door
+from ..core import features
+from ..core.features import absent, is_there
 from ..core.units import percent_text
 from ..work.kernel_names import without_graph_number
 from .trace_file import RecordedCall, TraceFile
@@ -212,7 +213,8 @@ class Clones:
         operators, calls, autograd = ([p[k] for p in pairs] for k in range(3))
         activities = [a._replace(id=self.ids[i], link=-1) if i in self.ids else a
                       for i, a in enumerate(trace.activities)]
-        renumbered = {new: trace.activities[i].id for i, new in self.ids.items()}
+        def in_file(id): return trace.renumbered.get(id, id)
+        renumbered = trace.renumbered | {new: in_file(trace.activities[i].id) for i, new in self.ids.items()}
         return replace(trace, operators=operators, calls=calls, autograd=autograd, activities=activities,
                        modules=sorted([*trace.modules, *self.modules], key=_outer_first), renumbered=renumbered,
                        launches=sorted([*trace.launches, *self.launches], key=lambda r: r.start),
@@ -303,9 +305,8 @@ def known_kernels(
     path:str, # A file of kernels
 )->KnownKernels:
     "Read the kernels of a file. Raise `ValueError` where the feature that writes such files is not there."
-    compiled = door("compiled")
-    if compiled is None: raise ValueError(f"kernels={str(path)!r} cannot be read: {absent('compiled')}")
-    saved = compiled.read_kernel_file(path)
+    if not is_there("compiled"): raise ValueError(f"kernels={str(path)!r} cannot be read: {absent('compiled')}")
+    saved = features.compiled.read_kernel_file(path)
     return KnownKernels(Path(path).name, saved.model, [_known_kernel(k, saved.blocks) for k in saved.sites])
 
 # %% ../../nbs/traces/captures.ipynb #51b67e03

@@ -10,9 +10,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (examples, Report, Rows, Saving, Top, app, given_peaks, option, show,
+from ..cli.app import (examples, Report, Rows, Saving, Top, app, given_peaks, option, output, show,
                                  target_device, usage_error, words)
-from ..core.warnings import FasterbenchDeprecationWarning, warn
 
 # %% ../../nbs/traces/trace_verb.ipynb #711d0eba
 def _read_traces(files, by, on, peaks, **beside):
@@ -35,22 +34,17 @@ def trace(
     files:Annotated[list[str], typer.Argument(help=_files, metavar="FILE")],
     by:words(_rows, "module", "operator", "kernel", "collective", "rank")=None,
     on:option(_on, parser=target_device, metavar="DEVICE|FILE")=None,
-    device:Annotated[Optional[str], typer.Option(hidden=True)]=None,
     peaks:option("Use the roofs of this `peaks --json` file.  [default: the GPU's datasheet]")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
     rules:option("Load FLOP rules (@rule, @engine_rule) from this Python file. Can be repeated.",
                  kind=Optional[list[str]], metavar="FILE")=None,
-    inductor_cache:Annotated[Optional[str], typer.Option(hidden=True)]=None,
     like:option("Match the kernels of CUDA graphs with this eager trace of the model.", metavar="FILE")=None,
-    kernels:option(_kernel_file, "--kernels", "--sites")=None, top:Top=10, html:Report=None, json:Saving=None,
+    kernels:option(_kernel_file)=None, top:Top=10, html:Report=None, json:Saving=None,
     csv:Rows=None,
-    perfetto:option("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,
+    perfetto:output("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,
 ):
     "Read torch.profiler traces, and print where the time went."
-    if device: warn("--device is now --on", FasterbenchDeprecationWarning)
-    if inductor_cache: warn("--inductor-cache is no longer read; --kernels has FLOPs and bytes of compiled kernels",
-                            FasterbenchDeprecationWarning)
-    result = _read_traces(files, by, on or device and target_device(device), given_peaks(peaks), captures=capture,
-                          config=config, rules=rules, like=like, kernels=kernels)
+    result = _read_traces(files, by, on, given_peaks(peaks), captures=capture, config=config, rules=rules, like=like,
+                          kernels=kernels)
     show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top, perfetto=perfetto)

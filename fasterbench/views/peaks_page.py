@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.files import write_whole
 from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 
 
 # %% ../../nbs/views/peaks_page.ipynb #53f5bbd3
-def _network_door(peaks):
-    "Return the feature that shows the network of `peaks`; `None` where they have none, or its folder is not there."
-    return door("network") if peaks.network else None
+def _shows_network(peaks):
+    "Tell if `peaks` have a network, and the feature that shows it is there."
+    return peaks.network is not None and is_there("network")
 
 def _peaks_row(key, name, best, roof, unit, promised):
     "Return the table row of a ceiling."
@@ -67,7 +68,7 @@ def peaks_table(
     if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
     width = width or terminal_width()
     ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines]).text(width)
-    links = [network.roofs_table(peaks.network).text(width)] if (network := _network_door(peaks)) else []
+    links = [features.network.roofs_table(peaks.network).text(width)] if _shows_network(peaks) else []
     return "\n".join([*wrap_lines([where], width), ceilings, *links])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
@@ -141,7 +142,7 @@ def _about_peaks(peaks):
     titles, *ceilings = peaks_rows(peaks)
     named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
     skipped = [("Probes that did not run", list(peaks.skipped.items()))] if peaks.skipped else []
-    links = network.NetworkView(peaks.network).facts() if (network := _network_door(peaks)) else []
+    links = features.network.NetworkView(peaks.network).facts() if _shows_network(peaks) else []
     return [("Device", device), *named, *skipped, *links]
 
 # %% ../../nbs/views/peaks_page.ipynb #67eb88b2
@@ -198,8 +199,7 @@ class PeaksView(View):
 
     def _page(self):
         peaks = self.peaks
-        network = _network_door(peaks)
-        links = network.NetworkView(peaks.network).tabs() if network else []
+        links = features.network.NetworkView(peaks.network).tabs() if _shows_network(peaks) else []
         if not links: probes(peaks)                                           # or the error that there are none
         tabs = [_probe_sheet(peaks, what).tab(what, what, sweep(peaks, what, ""), sort=["rate", "desc"])
                 for what in ("memory", "arithmetic") if peaks.sweep]

@@ -11,10 +11,12 @@ import math
 from html import escape
 from itertools import product
 
-from ..core.features import door
+from ..core import features
+from ..core.features import is_there
 from ..core.units import format_si, percent_text
 from ..roofs.hardware import passing
-from ..roofs.place import RooflinePoint, apart
+from ..roofs.point import RooflinePoint
+from ..roofs.division import apart
 from ..roofs.row import grouped, totals
 from .fold import label
 from .headline import model_name
@@ -25,6 +27,7 @@ from .view import printable, shortened
 # %% ../../nbs/views/plot.ipynb #25a0c854
 bounds = dict(memory=dict(color="#1569b0", symbol="circle", pattern="", label="memory-bound"),
               compute=dict(color="#e0702a", symbol="square", pattern="/", label="compute-bound"),
+              pointwise=dict(color="#c2478f", symbol="pentagon", pattern="-", label="pointwise-bound"),
               launch=dict(color="#8e63c9", symbol="diamond", pattern="\\", label="launch-bound"),
               network=dict(color=wire_color, symbol="triangle-up", pattern="+", label="network-bound"),
               none=dict(color=ink, symbol="circle-open", pattern="", label="without work"),
@@ -265,9 +268,12 @@ def plot_points(
     working = rows if points != "steps" else [*result.points, *result.ops]      # a step is of several dtypes
     roofs(fig, result.peaks, levels_in_use(result, rows), box, dtypes_in_use(result, working),
           kinds_in_use(result, rows), network, mix_ceiling(result) if points == "steps" else None)
-    wires = _with_wires(fig, rows, on) if network and points != "steps" else None
+    wired = network and points != "steps" and is_there("network")
+    if wired: features.network.wire_markers(fig, rows, on)
     _all_markers(fig, result, rows, on, off, marker_size if points != "steps" else lambda p: 7.0)   # a step: all time
-    for p in star: _program_marks(fig, p, wires if points == "modules" else None)   # on top of the other markers
+    for p in star:                                                               # on top of the other markers
+        if wired and points == "modules" and p.wire_intensity: features.network.wire_star(fig, p)
+        _star(fig, p)
     slowest = sorted(on, key=lambda i: -rows[i].time_s)[:named]
     if points != "steps": name_rows(fig, rows, slowest, on, star, box)
     strip = [_strip_place(rows[i], result.peaks.memory) for i in off]
@@ -280,20 +286,10 @@ def _rows_to_draw(result, points):
     if not rows and points != "modules": raise ValueError(f"points={points!r}: this result has none")
     return rows
 
-def _with_wires(fig, rows, on):
-    "Draw what rows send, where the feature of networks is there; return that feature."
-    wires = door("network")
-    if wires: wires.wire_markers(fig, rows, on)
-    return wires
-
 def _drawn_places(rows):
     "Return the indices of the rows that have a place on the chart, and of those that have one on the strip."
     on = [i for i, p in enumerate(rows) if placeable(p)]
     return on, [i for i, p in enumerate(rows) if not placeable(p) and _on_strip(p)]
-
-def _program_marks(fig, p, wires):
-    if wires and p.wire_intensity: wires.wire_star(fig, p)
-    _star(fig, p)
 
 def _all_markers(fig, result, rows, on, off, size):
     "Draw the rows that have a place on the chart, those of the strip, and the entries of the legend for phases."
@@ -410,6 +406,6 @@ def chart(
     named:int=5,          # How many of the slowest rows carry their name
 ):
     "Draw the roofline of `result`, by level where bytes were counted so: a `Figure`. Raise `ValueError` without rows."
-    ncu = door("ncu") if points == "modules" and hierarchical(result) else None
-    if ncu: return ncu.plot_levels(result, title, named)
+    if points == "modules" and hierarchical(result) and is_there("ncu"):
+        return features.ncu.plot_levels(result, title, named)
     return plot_points(result, title, points, named)
