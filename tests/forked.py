@@ -1,7 +1,8 @@
 """Python in a process of its own without the seconds that imports take: a server that has torch loaded forks a child per
 piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests. A child has a
 clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
-import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback
+import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback, warnings
+from contextlib import contextmanager
 from pathlib import Path
 
 outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
@@ -13,11 +14,14 @@ inside = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views
 
 # ---- in the servers
 
+quiet = warnings.catch_warnings()           # Python warns of a fork beside the threads of PyTorch, which wait here
+
 def child(job):
     "Run the code of a job as `python -c` does; never returns."
     for stream, path in ((0, os.devnull), (1, job["out"]), (2, job["err"])):
         opened = os.open(path, os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_TRUNC)
         os.dup2(opened, stream)
+    quiet.__exit__()
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
@@ -54,6 +58,13 @@ class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
         super().service_actions()
         if os.getppid() != self.starter: os._exit(0)
 
+@contextmanager
+def socket_in(folder, kind):
+    "The path of a socket in `folder`, which may be long: a system takes some hundred letters."
+    opened = os.open(folder, os.O_RDONLY)
+    try: yield f"/proc/self/fd/{opened}/{kind}.sock" if len(folder) > 80 else f"{folder}/{kind}.sock"
+    finally: os.close(opened)
+
 def load(names):
     for name in names:
         try: importlib.import_module(name)
@@ -64,12 +75,16 @@ def load(names):
 def serve(folder, starter):
     "Both servers, as sockets in `folder`."
     Server.starter = starter
+    quiet.__enter__()
+    warnings.simplefilter("ignore", DeprecationWarning)
     load(outside)
     kind = "outside"
     if not os.fork():
         Server.starter, kind = os.getppid(), "inside"
         load(inside)
-    try: Server(f"{folder}/{kind}.sock", Jobs).serve_forever()
+    try:
+        with socket_in(folder, kind) as path: server = Server(path, Jobs)
+        server.serve_forever()
     except (KeyboardInterrupt, FileNotFoundError): pass                                # the run was ended, or is over
 
 # ---- in the tests
@@ -102,8 +117,8 @@ sys.exit(done.returncode)
 def statuses(jobs, package, start_s=300):
     "The exit statuses of the jobs."
     start()
-    path, end = f"{os.environ['FASTERBENCH_TEST_FOLDER']}/{'inside' if package else 'outside'}.sock", time.monotonic() + start_s
-    with socket.socket(socket.AF_UNIX) as s:
+    folder, end = os.environ["FASTERBENCH_TEST_FOLDER"], time.monotonic() + start_s
+    with socket_in(folder, "inside" if package else "outside") as path, socket.socket(socket.AF_UNIX) as s:
         while s.connect_ex(path):
             if time.monotonic() > end: raise RuntimeError(f"the server of forked processes does not answer at {path}")
             time.sleep(0.05)

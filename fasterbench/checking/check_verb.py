@@ -6,7 +6,7 @@
 __all__ = ['check_imports', 'SideError']
 
 # %% ../../nbs/checking/check_verb.ipynb #56f6a2fc
-import json, math, os, re, signal, subprocess, sys, tempfile, threading, warnings
+import json, math, os, re, signal, subprocess, sys, tempfile, warnings
 from collections.abc import Sequence
 from contextlib import contextmanager
 from dataclasses import replace
@@ -181,15 +181,6 @@ def in_turn(now, before, first)->list[tuple[dict, dict]]:
     return pairs
 
 # %% ../../nbs/checking/check_verb.ipynb #88635ffa
-@contextmanager
-def _terminated_as_interrupted():
-    "Let SIGTERM end the process as Ctrl-C does within the context, so that what was made is removed (main thread)."
-    if threading.current_thread() is not threading.main_thread(): yield; return
-    def end(*_): raise SystemExit(128 + signal.SIGTERM)
-    before = signal.signal(signal.SIGTERM, end)
-    try: yield
-    finally: signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
 def _git(*args):
     done = subprocess.run(["git", *args], capture_output=True, text=True)
     if done.returncode:
@@ -212,7 +203,7 @@ def _commit_of(ref):
 def checked_out(ref:str):
     "Check out the current folder as it was at `ref`, for a while. Raise `SideError` where git refuses."
     inside, commit = _git("rev-parse", "--show-prefix"), _commit_of(ref)
-    with _terminated_as_interrupted(), tempfile.TemporaryDirectory(prefix="fasterbench-check-") as folder:
+    with tempfile.TemporaryDirectory(prefix="fasterbench-check-") as folder:
         tree = Path(folder)/"before"
         try:
             _git("worktree", "add", "--detach", str(tree), commit)
@@ -242,7 +233,6 @@ def _of_the_file(settings):
     except (BudgetError, SideError): raise
     except ModelError as error: raise BudgetError(str(error)) from error
     except SystemExit as error:
-        if error.code == 128 + signal.SIGTERM: raise                # a signal to this process
         raise BudgetError(f"{settings['model']} ended the process (SystemExit: {error.code})") from error
     except Exception as error:
         raise BudgetError(f"{settings['model']} raised {type(error).__name__}: {error}") from error
@@ -654,9 +644,9 @@ def check(
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models", "BUDGETS")
     view = Verdicts(verdicts, machines)
-    if "-" not in (json, junit, html): printed(view.summary)
     write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))
     write(html, lambda: view.render(f"Budgets of {budgets}: {view.told}"))
+    if "-" not in (json, junit, html): printed(view.summary)
     if update: write(budgets, lambda: _updated(document, verdicts))
     raise typer.Exit(0 if update else _code(verdicts))

@@ -17,6 +17,7 @@ from typing import Annotated, NoReturn, Optional
 import typer
 
 from ..core.features import absent, is_there
+from ..core.streams import print_text
 
 # %% ../../nbs/cli/app.ipynb #103b3b5e
 _debug = Annotated[bool, typer.Option("--debug", help="Show the traceback on error.")]
@@ -139,14 +140,15 @@ def check_writable(
     read:dict,    # The values of all other options and arguments
 ):
     "Raise at once for a file that cannot be written, that is written twice, or that is read."
+    from fasterbench.core.files import place_of_file
     places = {option: path if path == "-" else os.path.realpath(path) for option, path in written.items()}
     for option, path in written.items():
-        same, folder = [o for o in places if places[o] == places[option]], Path(path).parent
+        same = [o for o in places if places[o] == places[option]]
         if len(same) > 1:
             only = "standard output (-)" if path == "-" else repr(path)
             usage_error(f"only one of them can go to {only}", ", ".join(same))
-        if path != "-" and not folder.is_dir(): usage_error(f"there is no folder {str(folder)!r} for {path!r}", option)
-        if Path(path).is_dir(): usage_error(f"{path!r} is a folder", option)
+        try: path == "-" or place_of_file(path)
+        except (OSError, ValueError) as error: usage_error(str(error), option)
         if os.path.exists(path) and any(os.path.samefile(path, f) for f in _files_of(read)):
             usage_error(f"{path!r} is read by the same command, which would overwrite it", option)
 
@@ -158,8 +160,9 @@ def _files_of(given):
     return filter(os.path.exists, [*(p for _, p in named), *(p for folder in folders for p in folder.iterdir())])
 
 def device_here(name):
-    from fasterbench.engine.accelerator import as_device
-    try: return as_device(name)
+    "Return the device of that name; without one the accelerator that is there, else the CPU."
+    from fasterbench.engine.accelerator import as_device, default_type
+    try: return as_device(name or default_type())
     except ValueError as error: usage_error(str(error), "--device")
 
 # %% ../../nbs/cli/app.ipynb #5701d5e0
@@ -168,16 +171,17 @@ def printed(show, to="stdout"):
     try:
         show()
         getattr(sys, to).flush()
-    except BrokenPipeError:
+    except OSError as error:
         with open(os.devnull, "wb") as nowhere: os.dup2(nowhere.fileno(), getattr(sys, to).fileno())
+        if not isinstance(error, BrokenPipeError): raise OSError(f"cannot write to {to}: {error.strerror}") from None
 
 def write(path, text, remark=""):
     "Write what `text()` makes to `path`: `-` is standard output, None nowhere; `remark` is said behind its name."
     from fasterbench.core.files import write_whole
-    if path == "-": printed(lambda: print(text().rstrip("\n")))
+    if path == "-": printed(lambda: print_text(text().rstrip("\n")))
     elif path:
         write_whole(path, text())
-        printed(lambda: print(f"wrote {path}{remark}", file=sys.stderr), "stderr")
+        printed(lambda: print_text(f"wrote {path}{remark}", sys.stderr), "stderr")
 
 def show(
     view,                           # A `View`
@@ -188,13 +192,12 @@ def show(
     perfetto=None,                  # Where a copy of a trace goes
     **options,                      # Of its table
 ):
-    "Print `view` and write its files."
-    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
-    write(json, view.to_json)
-    write(csv, view.csv)
-    write(html, lambda: view.render(title), remark)
+    "Write the files of `view` and print it: the files first, which a terminal cannot spoil."
+    files = [(json, view.to_json, ""), (csv, view.csv, ""), (html, lambda: view.render(title), remark)]
+    for file in files: write(*file)
     if perfetto == "-": write("-", view.to_perfetto)
     elif perfetto: view.to_perfetto(perfetto)
+    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
 
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."
@@ -202,7 +205,7 @@ def is_watched()->bool:
 
 def notice(text):
     "Print one plain line on standard error."
-    print("fasterbench: " + " ".join(str(text).split()), file=sys.stderr)
+    print_text("fasterbench: " + " ".join(str(text).split()), sys.stderr)
 
 def plain_warning(message, category=None, filename=None, lineno=None, file=None, line=None):
     "Print a warning as one line: no path and no code."
@@ -297,7 +300,8 @@ def words(help, *valid, kind=Optional[str]):
 
 _forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
-Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
+Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
+                metavar="DEVICE")
 Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
 Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
 Length = whole("Set the sequence length in tokens.  [default: 128]")

@@ -14,6 +14,7 @@ from . import roofline_verb      # registers its verbs
 from .app import app, notice, plain_warning
 from .ranks import is_first, launched_ranks
 from ..core.features import verb_modules
+from ..core.streams import Terminated, safe_streams, terminated_as_interrupted
 from ..core.warnings import _here
 
 def _register(module):
@@ -39,7 +40,7 @@ def main(
 )->int:
     "Run the command line and leave the process with its exit code."
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
-    with warnings.catch_warnings():
+    with safe_streams(), terminated_as_interrupted(), warnings.catch_warnings():
         warnings.showwarning = plain_warning
         code = _exit_code(args)
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
@@ -47,6 +48,7 @@ def main(
 def _exit_code(args):
     "Return the exit code, or the program that is to be run."
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
+    except Terminated: return failed("terminated", 143)
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
         if args[0] == "--debug" or getattr(error, "debug", args[0] != "run" and "--debug" in args): raise

@@ -14,26 +14,53 @@ from typing import Literal, TypedDict, get_args, get_origin
 import msgspec
 
 # %% ../../nbs/core/files.ipynb #ea3eaf4e
+def place_of_file(
+    path,        # Where to write
+    follow=True, # False: a link, a device or a pipe is replaced
+)->Path:
+    "Return where `path` leads. Raise `OSError` that says why, if no file can be written there."
+    real = Path(os.path.realpath(path)) if follow else Path(path)
+    def refused(kind, why): raise kind(f"cannot write {path}: {why}")
+    try: found = os.lstat(real).st_mode
+    except FileNotFoundError: found = 0
+    except OSError as error: refused(type(error), f"{error.strerror[:1].lower()}{error.strerror[1:]}")
+    if not real.parent.is_dir(): refused(FileNotFoundError, f"there is no folder {str(real.parent)!r}")
+    if stat.S_ISDIR(found): refused(IsADirectoryError, "it is a folder")
+    if follow and stat.S_ISLNK(found): refused(OSError, "its links lead in a circle")
+    special = follow and found and not stat.S_ISREG(found)
+    if not os.access(real if special else real.parent, os.W_OK):
+        refused(PermissionError, "it is read-only" if special else f"the folder {str(real.parent)!r} is read-only")
+    return real
+
 def write_whole(
     path,     # Where to write; its folder exists. A link is followed; a device or a pipe is written to
     text,     # str, bytes, or pieces of bytes, which are written as they come
     follow=True, # False: a link, a device or a pipe is replaced by the file
 ):
     "Write `text` to `path`, all of it or nothing. What UTF-8 cannot hold is written as an escape."
-    path, data = Path(path), text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text
-    pieces = [data] if isinstance(data, bytes) else data
-    real = path.resolve() if follow else path
-    if not real.parent.is_dir(): raise FileNotFoundError(f"cannot write {path}: there is no folder {path.parent}")
+    data = text.encode("utf-8", "backslashreplace") if isinstance(text, str) else text
+    pieces, real = [data] if isinstance(data, bytes) else data, place_of_file(path, follow)
+    try: _write_pieces(real, pieces, follow)
+    except OSError as error:
+        raise type(error)(f"cannot write {path}: {error.strerror or error}") from None      # a full disk names no file
+
+def _write_pieces(real, pieces, follow):
     plain = real.is_file() and not real.is_symlink()
-    if real.is_dir() and not real.is_symlink(): raise IsADirectoryError(f"cannot write {path}: it is a folder")
     if follow and real.exists() and not plain:
         with open(real, "wb") as f: return f.writelines(pieces)
-    beside = real.with_name(f".{real.name}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
+    beside = real.with_name(f".{real.name[:40]}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
         with open(beside, "xb") as f: f.writelines(pieces)
         if plain: shutil.copymode(real, beside)
         os.replace(beside, real)
     finally: beside.unlink(missing_ok=True)
+
+def check_not_pipe(
+    path, # Of a file that is read more than once
+):
+    "Raise `ValueError` for a pipe: whoever opens it twice waits for ever."
+    if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
+        raise ValueError(f"{path} is a pipe, and is read more than once; write it to a file first")
 
 def read_plain(
     path, # In a folder that others may write to

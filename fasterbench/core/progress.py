@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/core/progress.ipynb #240d6a7b
-import os, sys
+import os, sys, threading
 from contextlib import contextmanager
 from time import perf_counter
 
@@ -20,6 +20,7 @@ def _watched():
     return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
 class _Bar(tqdm): monitor_interval = 0        # no thread of its own, next to what is timed
+_Bar.set_lock(threading.RLock())              # and no process, which a lock of multiprocessing starts from Python 3.14 on
 
 @contextmanager
 def progress_bar(

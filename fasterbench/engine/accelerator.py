@@ -215,7 +215,7 @@ def _backend_of(path):
 def first_line(path, pick):
     "Return what `pick` makes of the first line of `path` of which it makes something; `None` where there is none."
     try:
-        with open(path) as lines: return next(filter(None, map(pick, lines)), None)
+        with open(path, encoding="utf-8", errors="replace") as lines: return next(filter(None, map(pick, lines)), None)
     except OSError: return None
 
 def _available_bytes(line):
@@ -366,6 +366,10 @@ def as_device(
     if checked is None or str(checked).removesuffix(":0" if checked.type == "cpu" else "") not in here:
         raise ValueError(f"device {str(device)!r} cannot be measured here; this machine has {', '.join(here)}")
     return torch.device("cpu") if checked.type == "cpu" else checked
+
+def default_type()->str:
+    "Return the type of the accelerator that can be measured here; without one the CPU."
+    return available_devices()[-1].partition(":")[0]
 
 
 

@@ -23,10 +23,9 @@ def highest_of_neighbours(
     most:int=_points,
 )->list[tuple[int, tuple]]:
     "Return at most `most` moments with their numbers: of neighbours, the one with most bytes."
-    wide = -(-len(timeline) // most) or 1
-    runs = [list(enumerate(timeline))[i:i + wide] for i in range(0, len(timeline), wide)] if wide > 1 else None
-    if runs is None: return list(enumerate(timeline))
-    return [max(run, key=lambda numbered: numbered[1].total) for run in runs]
+    numbered, wide = list(enumerate(timeline)), -(-len(timeline) // most) or 1
+    runs = [numbered[i:i + wide] for i in range(0, len(numbered), wide)]
+    return [max(run, key=lambda moment: moment[1].total) for run in runs]
 
 # %% ../../nbs/memory/timeline.ipynb #tl000006
 _hues = "#4c78a8", "#9ecae9", "#e0702a", "#c67c1c", "#8d99a6", "#8e63c9", "#12805c", "#d96f54", "#5b7f95"

@@ -16,6 +16,7 @@ import typer
 
 from ..cli.app import (Report, Rows, Saving, Top, app, examples, given_peaks, notice, option,
                                  printed, roof_mismatches, show, switch, words)
+from ..core.streams import print_text
 
 # %% ../../nbs/ncu/ncu_verb.ipynb #4a93b7e8
 @contextmanager
@@ -34,7 +35,7 @@ def _print_missing(path):
     "Print what collects the metrics that a report lacks."
     from fasterbench.ncu.ncu import missing_command
     with _of_a_file(path): line = missing_command(path)
-    if line: printed(lambda: print(line))
+    if line: printed(lambda: print_text(line))
     else: notice(f"{path} has all metrics that are read")
 
 def _remarked(kernels, roofs, name):
@@ -59,5 +60,5 @@ def ncu(
     if missing: return _print_missing(file)
     roofs = given_peaks(peaks)
     kernels = _remarked(_read_report(file, by, roofs), roofs, peaks)
-    if "-" in (json, csv, html): print(*kernels.notes, sep="\n", file=sys.stderr)
+    if "-" in (json, csv, html): print_text("\n".join(kernels.notes), sys.stderr)
     show(kernels, json, csv, html, f"{'Roofline' if kernels.peaks else 'Kernels'} of {Path(file).name}", top=top)

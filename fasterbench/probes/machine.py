@@ -6,18 +6,53 @@
 __all__ = []
 
 # %% ../../nbs/probes/machine.ipynb #46ab2e94
-import platform
+import platform, subprocess, sys
 from datetime import datetime, timezone
+from functools import cache
+from pathlib import Path
 
 import torch
 
-from ..engine.accelerator import first_line
+# %% ../../nbs/probes/machine.ipynb #9c8d82f9
+_arm_makers = {0x41: "ARM", 0x43: "Cavium", 0x46: "Fujitsu", 0x48: "HiSilicon", 0x4e: "NVIDIA", 0x50: "APM",
+               0x51: "Qualcomm", 0x61: "Apple", 0x6d: "Microsoft", 0x70: "Phytium", 0xc0: "Ampere"}
+_arm_parts = {
+    (0x41, 0xd03): "Cortex-A53", (0x41, 0xd05): "Cortex-A55", (0x41, 0xd07): "Cortex-A57", (0x41, 0xd08): "Cortex-A72",
+    (0x41, 0xd0b): "Cortex-A76", (0x41, 0xd0c): "Neoverse-N1", (0x41, 0xd40): "Neoverse-V1",
+    (0x41, 0xd42): "Cortex-A78AE", (0x41, 0xd49): "Neoverse-N2", (0x41, 0xd4f): "Neoverse-V2",
+    (0x41, 0xd84): "Neoverse-V3", (0x41, 0xd85): "Cortex-X925", (0x41, 0xd87): "Cortex-A725",
+    (0x41, 0xd8e): "Neoverse-N3", (0x43, 0x0af): "ThunderX2-99xx", (0x46, 0x001): "A64FX", (0x48, 0xd01): "TSV110",
+    (0x4e, 0x004): "Carmel", (0x51, 0x001): "Oryon", (0xc0, 0xac3): "Ampere-1", (0xc0, 0xac4): "Ampere-1a"}
+
+def _arm_core(maker, part):
+    "Name a kind of core by its implementer and part, two numbers in hexadecimal."
+    key = int(maker, 16), int(part, 16)
+    return f"{_arm_makers.get(key[0], maker)} {_arm_parts.get(key, part)}"
+
+def cpu_of(
+    text:str, # The contents of `/proc/cpuinfo`
+)->str:
+    "Return the name of the processor; empty where it has none."
+    found = {}
+    for line in text.splitlines():
+        name, _, value = line.partition(":")
+        if value.strip(): found.setdefault(name.strip().lower(), []).append(value.strip())
+    cores = dict.fromkeys(zip(found.get("cpu implementer", ()), found.get("cpu part", ())))
+    if cores: return " + ".join(_arm_core(*core) for core in cores)
+    ids = [f"{k} {found[k][0]}" for k in ("mvendorid", "marchid", "isa") if k in found]
+    named = [found[k][0] for k in ("model name", "cpu model", "uarch", "cpu") if k in found]
+    return named[0] if named else ", ".join(["RISC-V", *ids]) if ids else ""
+
+@cache
+def _cpu_name():
+    if sys.platform == "darwin":
+        asked = ["sysctl", "-n", "machdep.cpu.brand_string"]
+        return subprocess.run(asked, capture_output=True, text=True).stdout.strip() or platform.machine()
+    try: name = cpu_of(Path("/proc/cpuinfo").read_bytes().decode("utf-8", "replace"))
+    except OSError: name = ""
+    return name or platform.processor() or platform.machine()
 
 # %% ../../nbs/probes/machine.ipynb #63daded6
-def _cpu_name():
-    def named(line): return line.startswith("model name") and line.split(":", 1)[1].strip()
-    return first_line("/proc/cpuinfo", named) or platform.processor() or platform.machine()
-
 def environment(
     here, # A `Host`, or the dict that its `properties` gave
 )->dict:

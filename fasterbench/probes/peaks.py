@@ -192,8 +192,12 @@ def cache_folder()->Path|None:
     "Return where peaks are kept: `$FASTERBENCH_CACHE`, else the cache folder of the platform; `None`: nowhere."
     given = os.environ.get("FASTERBENCH_CACHE")
     if given is not None: return Path(given) if given else None
-    folder = user_cache_path("fasterbench", appauthor=False)
-    return folder if folder.is_absolute() else None                     # "~/.cache" where there is no home folder
+    try: folder = user_cache_path("fasterbench", appauthor=False)
+    except (RuntimeError, KeyError, OSError): folder = Path("~")                 # a user without a home or an entry in passwd
+    if folder.is_absolute(): return folder
+    warn("this user has no home folder, so the roofs are not cached; FASTERBENCH_CACHE=FOLDER caches them there",
+         NotKeptWarning)
+    return None
 
 # %% ../../nbs/probes/peaks.ipynb #0aac8211
 def _age_days(peaks):
@@ -259,7 +263,8 @@ def _peaks_in_file(peaks, path):
     "Return `peaks` with the file that they are in now; as they were, with a warning, where that cannot be written."
     if not (problem := _ready(path.parent) or _write_text(path, peaks.to_json())):
         return replace(peaks, path=os.fspath(path))
-    warn(f"cannot save the peaks in {path.parent}: {problem}", NotKeptWarning)
+    warn(f"cannot save the peaks in {path.parent}: {problem}; FASTERBENCH_CACHE=FOLDER caches them there",
+         NotKeptWarning)
     return peaks
 
 # %% ../../nbs/probes/peaks.ipynb #86d7ade7

@@ -147,6 +147,7 @@ class Collective:
     start_skew_s: Number           # Between the first and the last arrival, s
     end_skew_s: Number             # Between the first and the last end, s
     dtype: str = ""
+    sent_bytes: Number|None = None # Over the link of a rank where the sizes for each are said, B, the mean over the ranks
 
     def __post_init__(self):
         for name in ("ranks", "waits_s"): object.__setattr__(self, name, tuple(getattr(self, name))) # JSON has lists
@@ -167,5 +168,6 @@ class Collective:
     def bus_bandwidth(self)->float|None:
         "Bandwidth of each rank's link, B/s; `None` for kinds without a factor."
         if self.bandwidth is None or (self.group_size or 1) < 2: return None
+        if self.sent_bytes is not None: return self.sent_bytes / self.transfer_s
         try: return bus_bandwidth(self.kind, self.nbytes, self.transfer_s, self.group_size)
         except ValueError: return None

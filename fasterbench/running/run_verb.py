@@ -19,6 +19,7 @@ import typer
 from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, output,
                                  switch, usage_error, whole, write)
 from ..cli.ranks import is_first
+from ..core.streams import Terminated, print_text, terminated_as_interrupted
 
 # %% ../../nbs/running/run_verb.ipynb #9a6eed5c
 def _as_main(code, **attributes):
@@ -126,8 +127,7 @@ def _unsampled(model):
 def _print_watched(model, result, top):
     from fasterbench.views.table import summary
     samples = f"{model.samples} sample{'' if model.samples == 1 else 's'}"
-    print(f"{model.name}: {model.calls} calls, {samples}", file=sys.stderr)
-    print(summary(result, top), file=sys.stderr)
+    print_text(f"{model.name}: {model.calls} calls, {samples}\n{summary(result, top)}", sys.stderr)
 
 # %% ../../nbs/running/run_verb.ipynb #6ce4a401
 def _report(models, script, top, html, json):
@@ -139,9 +139,9 @@ def _report(models, script, top, html, json):
         result = replace(model.result, call=model.result.call | dict(model=f"{script}:{model.name}"))
         page, data = _named(html, model.name, i), _named(json, model.name, i)
         if html == "": page, remark = free_name(_stem(script) + (f"-{model.name}" if len(sampled) > 1 else ""))
-        _print_watched(model, result, top)
         write(data, result.to_json)
         write(page, lambda: result.render(title), remark)
+        _print_watched(model, result, top)
     for model in found:
         if model.result is None or model.problems: notice(_unsampled(model))
     if not found: notice(_no_model(script))
@@ -185,7 +185,9 @@ class Program:
             self.models.__exit__(*failed)
             sys.stdout.flush()
             os.chdir(self.folder)
-            if is_first(): self.report(self.models)              # of several ranks the first one
+            with terminated_as_interrupted():
+                if is_first(): self.report(self.models)          # of several ranks the first one
+        except Terminated: raise SystemExit(143) from None
         except Exception as error: notice(f"no report: {type(error).__name__}: {error}")
         finally: os.chdir(here)
 

@@ -88,7 +88,7 @@ def _memory_stall():
 def _clock_rates():
     "Read the clock rates of the cores, Hz; empty if the system does not tell."
     try:
-        with open("/proc/cpuinfo", encoding="utf-8") as f:
+        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as f:
             return [float(line.split(":")[1]) * 1e6 for line in f if line.startswith("cpu MHz")]
     except (OSError, ValueError): return []
 

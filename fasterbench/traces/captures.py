@@ -213,7 +213,8 @@ class Clones:
         operators, calls, autograd = ([p[k] for p in pairs] for k in range(3))
         activities = [a._replace(id=self.ids[i], link=-1) if i in self.ids else a
                       for i, a in enumerate(trace.activities)]
-        renumbered = {new: trace.activities[i].id for i, new in self.ids.items()}
+        def in_file(id): return trace.renumbered.get(id, id)
+        renumbered = trace.renumbered | {new: in_file(trace.activities[i].id) for i, new in self.ids.items()}
         return replace(trace, operators=operators, calls=calls, autograd=autograd, activities=activities,
                        modules=sorted([*trace.modules, *self.modules], key=_outer_first), renumbered=renumbered,
                        launches=sorted([*trace.launches, *self.launches], key=lambda r: r.start),

@@ -11,7 +11,10 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core.dtypes import dtype_name, itemsize
+from ..core.units import total
+from .contradictions import can_move, too_fast
 from .trace_file import TraceFile
+from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import Collective
 from ..work.wire import sent
 from ..timing.kernels import is_communication, launch_and_operator, nesting
@@ -31,6 +34,7 @@ class Transfer(NamedTuple):
     place: int=-1      # Of the kernel among the activities of its trace
     members: str=""    # Ranks of the group, where the trace says; groups that one call divides have one name
     world: int|None=None # How many ranks the job has, where the trace says
+    away: float|None=None # Part of the buffer that goes to other ranks, where the sizes for each are said; NaN: not whose
 
     @property
     def alike(self)->tuple:
@@ -40,7 +44,8 @@ class Transfer(NamedTuple):
     @property
     def wire_bytes(self)->float|None:
         "Bytes over the link of this rank; `None` where the trace does not say enough."
-        return sent(self.kind, self.ranks, self.nbytes).wire_bytes
+        if self.away is None: return sent(self.kind, self.ranks, self.nbytes).wire_bytes
+        return None if self.nbytes is None or math.isnan(self.away) else self.away * self.nbytes
 
 # %% ../../nbs/traces/collectives.ipynb #143c1888
 _kinds = {"allreduce": "all_reduce", "allgather": "all_gather", "reducescatter": "reduce_scatter",
@@ -82,34 +87,81 @@ def _kind_of_kernel(name):
     "Return the kind of collective that the name of a kernel means; the name itself where it means none."
     return next((kind for kind, pattern in _of_kernels.items() if re.search(pattern, name, re.I)), name)
 
+# %% ../../nbs/traces/collectives.ipynb #4dcc0ed7
+# Operator: the place of the sizes that it sends to each rank, in rows of its input
+_splits_of = {"c10d::alltoall_base_": 4, "_c10d_functional::all_to_all_single": 2, "record_param_comms": 5}
+
+def _listed_splits(text):
+    "Return the sizes that `text` lists; `None` for a list that was not recorded whole."
+    try: found = json.loads(text or "[]")
+    except ValueError: return None
+    good = isinstance(found, list) and all(type(n) is int and n >= 0 for n in found)
+    return found if good else None
+
+def _splits_said(trace, i, operator, parents):
+    "Return what a kernel, or an operator around its launch, says of the sizes for each rank; `None`: it is not readable."
+    if i in trace.collectives and (said := trace.collectives[i].splits) not in (None, "[]"): return _listed_splits(said)
+    while operator >= 0:
+        call = trace.calls[operator]
+        values, place = _listed_values(call.concrete), _splits_of.get(call.operator)
+        if place is not None and len(values) > place and str(values[place]) not in ("", "[]"):
+            return _listed_splits(str(values[place]))
+        operator = parents[operator]
+    return []
+
+def _listed_values(text):
+    try: found = json.loads(text or "[]")
+    except ValueError: return []
+    return found if isinstance(found, list) else []
+
+def _place_in_group(rank, members, group_size, world):
+    "Return which rank of its group a rank is; `None` where the trace does not say it."
+    listed = _listed_splits(members)
+    if listed and rank in listed: return listed.index(rank)
+    return rank if not listed and group_size == world else None
+
+def _part_away(splits, place):
+    "Return the part of a buffer that goes to other ranks; `None` where it is divided evenly, NaN where it is not known."
+    if splits == []: return None
+    if splits is None or place is None or place >= len(splits): return math.nan
+    return 1 - splits[place] / sum(splits) if sum(splits) else 0.0
+
+
 # %% ../../nbs/traces/collectives.ipynb #afbffc56
 def _said_of(trace, i, around):
     "Return kind, dtype and bytes that a kernel says itself, else those of the range around its launch."
     if i in trace.collectives: return _kind_and_bytes(trace.collectives[i])
     return _announced(trace.annotated[around]) if around >= 0 else (None, "", None)
 
-def _transfer(trace, i, around, rank):
+def _transfer(trace, i, around, rank, splits, peaks):
     "Return the transfer of a communication kernel; `around`: the range around its launch, -1 for none."
     kernel, about, origin = trace.activities[i], trace.collectives.get(i), trace.origin_us * 1e-6
     kind, dtype, nbytes = _said_of(trace, i, around)
+    if not can_move(nbytes, kernel.end - kernel.start, peaks, trace.device_memory):
+        trace.doubts[too_fast] += 1
+        nbytes = None
     group, size, members = (about.group, about.group_size, about.members) if about else ("", 0, "")
     own_rank = rank if trace.rank is None else trace.rank
+    size = size if size > 0 else None
+    place = _place_in_group(trace.rank, members, size or trace.ranks, trace.ranks)
     return Transfer(own_rank, kind or _kind_of_kernel(kernel.name), group or "", nbytes, origin + kernel.start,
-                    origin + kernel.end, dtype, size if size > 0 else None, kernel.name, i, members or "",
-                    trace.ranks)
+                    origin + kernel.end, dtype, size, kernel.name, i, members or "", trace.ranks,
+                    _part_away(splits, place))
 
 def transfers(
     trace:TraceFile,
     rank:int,        # Where the trace does not say it
+    peaks:HardwarePeaks|None=None, # The roofs; None: not known
 )->list[Transfer]:
-    "Return the communication kernels of one trace, by time."
+    "Return the communication kernels of one trace, by time; a size that the device cannot have moved is a doubt of it."
     places = [i for i, a in enumerate(trace.activities) if a.kind == "kernel"
               and (i in trace.collectives or is_communication(a.name))]
     if not places: return []
     launches = launch_and_operator([], trace.launches, [trace.activities[i] for i in places])
     at = [(trace.launches[k].thread, trace.launches[k].start) if k >= 0 else (-1, 0.0) for k, _ in launches]
-    around = nesting(trace.annotations, at)[1]
-    return [_transfer(trace, i, k, rank) for i, k in zip(places, around)]
+    around, (parents, operators) = nesting(trace.annotations, at)[1], nesting(trace.operators, at)
+    return [_transfer(trace, i, k, rank, _splits_said(trace, i, o, parents), peaks)
+            for i, k, o in zip(places, around, operators)]
 
 # %% ../../nbs/traces/collectives.ipynb #d073d624
 def _overlap_s(a, b): return min(a.end, b.end) - max(a.start, b.start)
@@ -131,7 +183,12 @@ def _collective_of(parts):
     return Collective(last.kind, last.group, tuple(t.rank for t in parts), _group_size(parts),
                       None if None in mean else sum(mean) / len(mean), shortest,
                       tuple(t.end - t.start - shortest for t in parts), last.rank, max(starts) - min(starts),
-                      max(ends) - min(ends), parts[0].dtype)
+                      max(ends) - min(ends), parts[0].dtype, _uneven(parts))
+
+def _uneven(parts):
+    "Return the bytes that a rank sends in the mean, where the sizes for each rank are said; else `None`."
+    if all(t.away is None for t in parts): return None
+    return total(t.wire_bytes for t in parts) and sum(t.wire_bytes for t in parts) / len(parts)
 
 # %% ../../nbs/traces/collectives.ipynb #12ea3ea4
 def _taken_partners(r, own, by_rank, taken):

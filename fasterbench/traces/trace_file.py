@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from ..core.files import check_not_pipe
 from ..engine.accelerator import runtimes, work_kinds
 from ..engine.process import gc_paused
 from ..timing.profiler import Record
@@ -59,6 +60,7 @@ class _ActivityArgs(msgspec.Struct, gc=False):
     group: Any = _from_key("Process Group Name")
     group_size: Any = _from_key("Group size")
     members: Any = _from_key("Process Group Ranks")
+    splits: Any = _from_key("In split size")
     node: Any = _from_key("graph node id")
     mark: Any = _from_key("name")
     grid: Any = None
@@ -108,6 +110,7 @@ class RecordedCollective(NamedTuple):
     group: str|None     # Name of the process group
     group_size: int|None
     members: str|None=None # Its ranks, "[0, 1]"
+    splits: str|None=None  # Of an all-to-all, what goes to each rank: "[0, 3]"; "[]": as much to each
 
 # %% ../../nbs/traces/trace_file.ipynb #99abdad4
 @dataclass
@@ -135,11 +138,13 @@ class TraceFile:
     origin_us: float=0.0                            # Where the times begin, in the clock of the file, µs
     size: int=0                                     # Of the plain JSON, bytes
     device_names: list[str]=field(default_factory=list)   # Of the machine
+    device_memory: int=0                            # Of the largest device of the machine, bytes; 0: not said
     rank: int|None=None
     ranks: int|None=None
     marks: dict[int, str]=field(default_factory=dict)      # What an annotation of graphs says of activities, by place
     renumbered: dict[int, int]=field(default_factory=dict) # Correlation ids that a join has made, and those in the file
     notes: list[str]=field(default_factory=list)           # What reading and a join have to say
+    doubts: Counter=field(default_factory=Counter)         # How often it says what cannot be, by what is said of that
 
 # %% ../../nbs/traces/trace_file.ipynb #699cf3bf
 _begin = re.compile(rb'"traceEvents"\s*:\s*\[')
@@ -324,7 +329,10 @@ def _as_count(value):
 
 def _note_machine(trace, devices, job):
     "Note what a trace says once: the names of its devices, the rank and how many there are."
-    if isinstance(devices, list): trace.device_names = [str(d.get("name", "")) for d in devices if isinstance(d, dict)]
+    if isinstance(devices, list):
+        devices = [d for d in devices if isinstance(d, dict)]
+        trace.device_names = [str(d.get("name", "")) for d in devices]
+        trace.device_memory = max([_as_count(d.get("totalGlobalMem")) or 0 for d in devices], default=0)
     if isinstance(job, dict): trace.rank, trace.ranks = _as_count(job.get("rank")), _as_count(job.get("world_size"))
 
 def _decoded(piece, trace):
@@ -427,7 +435,8 @@ class _Collector:
         record = Record(kind, name, start, end, thread, _as_id(args.correlation), _as_id(external))
         about = RecordedCollective(
             _as_text(args.collective), _as_id(args.elements_in), _as_id(args.elements_out), _as_text(args.dtype),
-            _as_text(args.group), _as_id(args.group_size), _as_text(args.members)) if args.collective else None
+            _as_text(args.group), _as_id(args.group_size), _as_text(args.members),
+            str(args.splits or "[]")) if args.collective else None
         moved = _as_int(args.bytes) if kind != "kernel" else None
         threads = _threads(args) if kind == "kernel" and _looks_up(name) else None
         self.trace.activities.append((record, _as_int(args.device), about, moved, _as_int(args.node), threads,
@@ -476,7 +485,9 @@ def _finished(trace):
 # %% ../../nbs/traces/trace_file.ipynb #c1e2c302
 def _opened(path):
     "Return a binary stream of `path`."
-    if "://" not in str(path): return open(path, "rb")
+    if "://" not in str(path):
+        check_not_pipe(path)
+        return open(path, "rb")
     try: import fsspec
     except ImportError:
         raise ImportError(f"{path} is an address, which fsspec opens: pip install fsspec, and what it needs "
@@ -543,6 +554,7 @@ def sources(
     if isinstance(paths, bytes) or hasattr(paths, "read"):
         raise TypeError(f"a {type(paths).__name__} was given; a path, an address or several of these are needed")
     if not isinstance(paths, (str, os.PathLike)):
+        if not hasattr(paths, "__iter__"): raise TypeError(f"path={paths!r}: a path, an address or several are needed")
         if not (paths := list(paths)): raise ValueError("the list of traces is empty")
         return [s for p in paths for s in sources(p)]
     path = str(paths)

@@ -9,10 +9,9 @@ __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 import os, runpy
 from collections import Counter
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
-from multiprocessing import get_all_start_methods, get_context
+from multiprocessing import get_all_start_methods
 from pathlib import Path
 from statistics import quantiles
 from tempfile import TemporaryDirectory
@@ -27,21 +26,19 @@ from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, parts
-from .trace_rows import left_out, reduced
+from .trace_rows import left_out, mean_row, reduced
 from ..roofs.datasheet import as_peaks, names_device
-from ..roofs.place import is_waiting, place, ranked, shares_of
-from ..roofs.row import Row
-from .row_parts import added, part_of_row
+from ..roofs.point import is_waiting
+from ..roofs.place import place, ranked
+from ..roofs.division import shares_of
+from ..roofs.row import Row, added, no_work
+from .workers import in_processes
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Breakdown, Idle, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
 
 # %% ../../nbs/traces/trace_read.ipynb #91b4adaf
-def _mean_row(row, n):
-    "Return a row that was added over `n` traces, as their mean."
-    return row if n == 1 else replace(part_of_row(row, 1 / n), calls=max(round(row.calls / n), 1))
-
 def _iqr(seconds):
     "Return the interquartile range of several times."
     low, _, high = quantiles(seconds, n=4, method="inclusive")
@@ -59,14 +56,14 @@ def _points(found, kind, peaks, n):
     groups = [getattr(r, kind) for r in found]
     spreads = _iqr_by_row(groups) if n == len(found) else {}
     rows = added(row for rows in groups for row in rows)
-    return ranked(place(_mean_row(row, n), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
+    return ranked(place(mean_row(row, n), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
 # %% ../../nbs/traces/trace_read.ipynb #f5892c27
 def _idle(found, peaks, n):
     "Return the row of the time in which nothing ran."
-    seconds = sum(s.parts.get(parts["idle"], 0.0) for r in found for s in r.spent) / n
+    seconds = sum(s.parts.get(parts["idle"], 0.0) / len(r.spent) for r in found for s in r.spent) / n
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
-    idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, dense_flops=0, eager_bytes=0)
+    idle = Row("(idle)", name, time_s=seconds, category="idle", **no_work)
     return place(idle, peaks)
 
 def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.source).name
@@ -126,9 +123,12 @@ def _of_window(spent, total):
 
 def _how_many(found, by):
     "Say of how many traces the whole is the mean or the sum, in words that follow the name of the model."
-    if len(found) == 1: return ""
+    devices = max(len(r.spent) for r in found)
+    of_devices = f", mean of {devices} GPUs" if devices > 1 else ""
+    if len(found) == 1: return of_devices
     ranks = {r.rank for r in found} - {None}
-    return f", {'sum' if by == 'rank' else 'mean'} of {len(found)} {'ranks' if len(ranks) == len(found) else 'traces'}"
+    kind = "ranks" if len(ranks) == len(found) else "traces"
+    return f"{of_devices}, {'sum' if by == 'rank' else 'mean'} of {len(found)} {kind}"
 
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
@@ -145,6 +145,9 @@ def _unknown_notes(found):
 def _trace_notes(found):
     "Return the notes below the points, a line each."
     notes = _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
+    notes += [text.format(n) for text, n in sum((r.doubts for r in found), Counter()).items()]
+    if (devices := max(len(r.spent) for r in found)) > 1:
+        notes.append(f"one process ran on {devices} GPUs: times, FLOPs and bytes are those of one of them in the mean")
     notes += _unknown_notes(found)
     if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
@@ -183,7 +186,7 @@ def _whole(found, ops, idle, peaks, n):
     "Return the point of the whole window: rows add up to it."
     waits = [p for p in ops if is_waiting(p)]
     row, = added(replace(r.program, name="") for r in found)
-    row = replace(_mean_row(row, n), name="", type="window")
+    row = replace(mean_row(row, n), name="", type="window")
     shares = shares_of([p for p in ops if not is_waiting(p)], overhead_s=idle.time_s,
                        communication_s=sum(p.time_s for p in waits))
     return replace(place(_with_unknown(row, found), peaks), share=1.0, shares=tuple(shares.items()))
@@ -261,9 +264,17 @@ def _name_and_roofs(on, peaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
     return (on, peaks) if on is None or names_device(on) else (None, peaks or as_peaks(on))
 
-def _several(paths):
-    "Return one path or several as texts."
-    return tuple(map(str, [paths] if isinstance(paths, (str, os.PathLike)) else paths))
+def _file_texts(name, paths):
+    "Return the files that the argument `name` gives, one or several, as texts."
+    if isinstance(paths, (str, os.PathLike)): paths = [paths]
+    if isinstance(paths, (list, tuple, set)) and all(isinstance(p, (str, os.PathLike)) for p in paths):
+        return tuple(map(str, paths))
+    raise TypeError(f"{name}={paths!r}: the path of a file is needed, or a list of these")
+
+def _one_file(name, path):
+    if path is not None and not isinstance(path, (str, os.PathLike)):
+        raise TypeError(f"{name}={path!r}: the path of a file is needed")
+    return str(path or "")
 
 @cache
 def read_rules(
@@ -272,7 +283,7 @@ def read_rules(
     "Run a file of rules, once in a process. Raises `ValueError` where it fails."
     try: runpy.run_path(path)
     except FileNotFoundError: raise
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise ValueError(f"the rules in {path} cannot be read: {type(error).__name__}: {error}") from error
 
 def _reduce_source(source, peaks, name, how=Reading()):
@@ -280,18 +291,15 @@ def _reduce_source(source, peaks, name, how=Reading()):
     for path in how.rules: read_rules(path)
     with gc_paused(), uncompiled(): return reduced(read_file(source), peaks, name, how)
 
-def _pool(found):
-    "Return the processes of this machine, where there are several traces that are worth them."
+def _worth_processes(found):
+    "Tell if there are several traces that are worth a process each."
     size = sum(os.path.getsize(s.path) for s in found if "://" not in s.path and os.path.exists(s.path))
-    if len(found) < 2 or size < 1 << 24 or "fork" not in get_all_start_methods(): return None
-    return ProcessPoolExecutor(min(os.cpu_count() or 1, len(found)), mp_context=get_context("fork"))
+    return len(found) > 1 and size >= 1 << 24 and "fork" in get_all_start_methods()
 
 def _reduce_all(found, peaks, name, executor, how):
     one = partial(_reduce_source, peaks=peaks, name=name, how=how)
     if executor is not None: return list(executor.map(one, found))
-    if (pool := _pool(found)) is None: return list(map(one, found))
-    try: return list(pool.map(one, found))
-    finally: pool.shutdown(cancel_futures=True)
+    return list((in_processes if _worth_processes(found) else map)(one, found))
 
 # %% ../../nbs/traces/trace_read.ipynb #d0246441
 def read_trace(
@@ -312,10 +320,13 @@ def read_trace(
     kernels=None,                  # File of the kernels of the compiled model, of `to_kernels` or `predict(kernels=)`
 )->TraceResult:
     "Return the rows of traces, and a breakdown of all of the time. Raise `ValueError` for what is no trace."
-    if by is not None and by not in _kinds: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
+    if by is not None and by not in [*_kinds]: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
+    if executor is not None and not callable(getattr(executor, "map", None)):
+        raise TypeError(f"executor={executor!r}: an Executor of concurrent.futures is needed, or another object with `map`")
     name, peaks = _name_and_roofs(on, peaks)
-    how = Reading(_several(captures), None if config is None else engine_config(config), _several(rules),
-                  str(like or ""), str(kernels or ""))
+    how = Reading(_file_texts("captures", captures), None if config is None else engine_config(config),
+                  _file_texts("rules", rules),
+                  _one_file("like", like), _one_file("kernels", kernels))
     for rule_file in how.rules: read_rules(rule_file)
     found = _reduce_all(sources(path), peaks, name, executor, how)
     if name and all(r.device == "cpu" for r in found) and as_peaks(name).device != "cpu":

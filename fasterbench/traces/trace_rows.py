@@ -15,17 +15,18 @@ from typing import NamedTuple
 
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
+from .contradictions import can_move, consistent, too_fast
 from .captures import known_kernels, with_captures, with_replayed_kernels, with_known_kernels
 from .trace_file import TraceFile, read_file, snippet, sources
 from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
-from ..roofs.place import flops_time, waiting_row
+from ..roofs.call_row import flops_time
+from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.row import Row, changed, summed, total
-from .row_parts import added, part_of_row
+from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
 from ..timing.kernels import is_communication, nesting
 from ..work.memory import Memory, Moment, allocated
 
@@ -215,17 +216,20 @@ class Reduced:
     skipped: int
     untimed: int                # Events whose duration is no time
     notes: list[str]
+    doubts: Counter             # How often the trace says what cannot be
     root: str=""                # What ran longest on the device
     transfers: list=field(default_factory=list) # Of each communication kernel
     idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
     memory: Memory|None=None    # What the allocator had given out; None: not recorded
 
 # %% ../../nbs/traces/trace_rows.ipynb #c31655b6
+two_devices = " and "      # Between the names of devices that differ
+
 def _device_name(trace):
-    "Return the name of the device that ran the kernels."
+    "Return the name of the device that ran the kernels; of devices that differ all names."
     if trace.devices and trace.devices[0] == "cpu": return "cpu"
-    names, used = trace.device_names or [""], next((d for d in trace.devices if isinstance(d, int)), 0)
-    return names[used] if 0 <= used < len(names) else names[0]
+    names, used = trace.device_names or [""], sorted({d for d in trace.devices if isinstance(d, int)}) or [0]
+    return two_devices.join(dict.fromkeys(names[d] if 0 <= d < len(names) else names[0] for d in used))
 
 def left_out(
     untimed:int, # Events
@@ -349,7 +353,7 @@ def placed_with(
     like = read_file(how.like) if how.like else None
     kernels = known_kernels(how.kernels) if how.kernels else None
     if kernels: trace, captures = with_known_kernels(trace, kernels), [with_known_kernels(c, kernels) for c in captures]
-    trace = with_captures(checked(trace), captures)
+    trace = with_captures(consistent(checked(trace)), captures)
     if kernels: trace = with_replayed_kernels(trace, kernels)
     return *placed_beside(trace, how, like), kernels.model if kernels else ""
 
@@ -365,15 +369,39 @@ def reduced(
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
     peaks, notes = _datasheet_roofs(peaks, name, calls)
+    trace = _with_possible_copies(trace, peaks)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
-    sent = transfers(trace, 0)
+    sent = transfers(trace, 0, peaks)
     rows = _rows_of_trace(trace, calls, others, seconds, peaks, served, sent)
+    if len(spent) > 1: rows = _of_one_device(rows, len(spent))
     return Reduced(trace.source, trace.size, trace.rank, trace.ranks, name, spent, *rows, peaks,
                    bool(trace.modules) or any(g.place.figures.layers for g in calls),
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
-                   trace.notes + notes,
+                   trace.notes + notes, trace.doubts,
                    model or _model_name(trace, found, seconds),
                    sent, idle_before(trace, found), recorded_memory(trace))
+
+def _with_possible_copies(trace, peaks):
+    "Return `trace` without sizes of copies that its device cannot have moved in their time."
+    def possible(i, nbytes):
+        a = trace.activities[i]
+        return can_move(nbytes, a.end - a.start, peaks, trace.device_memory)
+    moved = {i: nbytes for i, nbytes in trace.moved.items() if possible(i, nbytes)}
+    impossible = len(trace.moved) - len(moved)
+    return replace(trace, moved=moved, doubts=trace.doubts + Counter({too_fast: impossible})) if impossible else trace
+
+def mean_row(
+    row:Row,
+    n:int,   # Devices or traces over which it was added
+)->Row:
+    "Return the mean of a row."
+    return row if n == 1 else part_of(row, 1 / n, calls=max(round(row.calls / n), 1))
+
+def _of_one_device(rows, n):
+    "Return the rows of a process that ran on `n` devices as those of one in the mean; a window is as long on each."
+    *several, steps, program = rows
+    def of_one(window): return replace(mean_row(window, n), time_s=window.time_s)
+    return *([mean_row(r, n) for r in of] for of in several), list(map(of_one, steps)), of_one(program)
 
 def _unknown(trace, calls, others, seconds):
     "Return seconds of operators and kernels without figures, and of those with a known least, by reason and name."
@@ -408,6 +436,7 @@ def _datasheet_roofs(peaks, name, calls):
     if peaks is not None or name == "cpu": return peaks, []
     measured = "--peaks FILE gives measured ones"
     if not name: return None, [f"no roofs: the trace names no device; --on NAME does, {measured}"]
+    if two_devices in name: return None, [f"no roofs: kernels ran on different devices, {name}; --on NAME takes one for all"]
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
     for dtype in [d for d, w in weight.most_common() if w and d] + [None]:
@@ -464,7 +493,7 @@ def _same_calls(trace, calls, seconds, served, steps, peaks):
 
 # %% ../../nbs/traces/trace_rows.ipynb #15e55f56
 _blank = dict(flops=None, bytes_moved=None)    # What is not known
-_sends_only = dict(flops=0, bytes_moved=0, contraction_flops=0, dense_flops=0, eager_bytes=0, category="communication")
+_sends_only = dict(no_work, category="communication")
 
 def _kernel_rows(same):
     "Yield the rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
@@ -502,23 +531,24 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
         kernels.append(Row(trace.activities[g.activities[0]].name, "kernel", **sums))
     visits = Counter(m for m, _ in visited(trace))
     merged = [replace(row, calls=visits.get(row.name, row.calls)) for row in added(modules)]
-    return merged, added(ops), added(kernels), _collectives(trace, wire), *_windows(trace, same, steps, wire)
+    return merged, added(ops), added(kernels), _collectives(trace, sent), *_windows(trace, same, steps, wire)
 
 # %% ../../nbs/traces/trace_rows.ipynb #1e2215be
 def _collective_name(about):
     elements, ranks = (n if n >= 0 else "?" for n in (about.elements_in, about.group_size))
     return f"{about.name} {elements} {about.dtype or '?'}, {ranks} ranks"
 
-def _collectives(trace, wire):
+def _collectives(trace, sent):
     "Return the communication by kind and size. The bytes are those that a rank puts in."
     rows = []
-    for i, a in enumerate(trace.activities):
-        if a.kind != "kernel" or not (i in trace.collectives or is_communication(a.name)): continue
-        about = trace.collectives.get(i)
+    for t in sent:
+        a, about = trace.activities[t.place], trace.collectives.get(t.place)
         size = itemsize(dtype_name(about.dtype)) if about else None
-        nbytes = about.elements_in * size if about and size and about.elements_in >= 0 else None
+        known = t.nbytes is not None and about and size and about.elements_in >= 0
+        nbytes = about.elements_in * size if known else None
         name = _collective_name(about) if about else a.name
-        rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes, wire_bytes=wire[i]))
+        rows.append(Row(name, "communication", None, nbytes, a.end - a.start, eager_bytes=nbytes,
+                        wire_bytes=t.wire_bytes))
     return added(rows)
 
 # %% ../../nbs/traces/trace_rows.ipynb #3d7d0335
@@ -527,7 +557,7 @@ def _windows(trace, same, steps, wire):
     begin, end = window(trace)
     rows, within = [changed(s.row, time_s=0.0) for s in same], [[] for _ in steps]
     for s, row in zip(same, rows):
-        for k, n in s.steps.items(): within[k].append(part_of_row(row, n / s.calls))
+        for k, n in s.steps.items(): within[k].append(part_of(row, n / s.calls))
     unknown = None if wire else 0.0             # kernels do not say which step they belong to
     found = [summed(parts, name=a.name, type="step", time_s=a.end - a.start, calls=1, wire_bytes=unknown)
              for a, parts in zip(steps, within)]

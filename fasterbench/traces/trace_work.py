@@ -51,7 +51,7 @@ reasons = dict(shapes="no shapes recorded", values="values of arguments not reco
                long="list of more than 30 tensors", optional="list of optional tensors not recorded",
                rule="operator without a rule", compiled="compiled kernel, FLOPs unknown",
                unfit="arguments match no schema of this PyTorch",
-               groups="sizes of the groups not recorded",
+               groups="sizes of the groups not recorded", dtypes="operands of two dtypes",
                failed="output not found by this PyTorch", operator="no operator recorded",
                graph="graph launch", written="output not recorded")
 
@@ -281,8 +281,18 @@ def _call_figures(flops, category, reads, writes, given, made=(), **more):
 
 _runs = ("aten", "torchvision", "prims")     # namespaces whose operators have an output on the meta device
 
+_products = frozenset(aten_names("""mm bmm addmm baddbmm addbmm _addmm_activation matmul linear mv addmv dot vdot
+    convolution _convolution conv1d conv2d conv3d conv_transpose1d conv_transpose2d conv_transpose3d cudnn_convolution
+    miopen_convolution mkldnn_convolution convolution_backward"""))
+
+def _check_operands(op, args):
+    "Raise `_Missing` for a product of tensors of two dtypes, which PyTorch refuses; under autocast a call inside has one."
+    if op_name(op) not in _products: return
+    if len({t.dtype for t in tensors_in(args)}) > 1: raise _Missing(reasons["dtypes"])
+
 def _operator_work(op, args, kwargs):
     "Return the figures of a call of an operator of this build."
+    _check_operands(op, args)
     out = known_result(op, args, kwargs)
     if out is None: out = _run_quietly(op, args, kwargs)
     if any(out is t for t in tensors_in((args, kwargs))) and is_composite(op):

@@ -14,6 +14,7 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.files import write_whole
+from ..core.streams import print_text
 from ..roofs.row import grouped
 from .fields import Field
 from .page import cells, column, figure, filled, finite, page
@@ -300,7 +301,7 @@ class View:
 
     def summary(self)->None:
         "Print `text`."
-        print(self.text())
+        print_text(self.text())
 
     def to_frame(self)->"DataFrame":
         "Return the rows as a pandas `DataFrame`, in SI base units."
@@ -378,4 +379,4 @@ class LongView(View):
 
     def summary(self, top:int|None=10)->None:
         "Print `text`."
-        print(self.text(top))
+        print_text(self.text(top))

@@ -54,11 +54,20 @@ def members(
 
 def _group_shape(group):
     "Return the size and stride of a group, given as the object, as the dispatcher's form of it, or by its name."
-    if isinstance(group, torch.ScriptObject): group = dist.ProcessGroup.unbox(group)
-    elif isinstance(group, str):
-        try: group = dist.distributed_c10d._resolve_process_group(group)
-        except (RuntimeError, ValueError, AttributeError): return None, None
+    group = _process_group(group)
     return (group.size(), stride_of(members(group) or ())) if hasattr(group, "size") else (None, None)
+
+def _process_group(group):
+    "Return a group that is given as the object, as the dispatcher's form of it, or by its name; `None` for no such one."
+    if isinstance(group, torch.ScriptObject): return dist.ProcessGroup.unbox(group)
+    if not isinstance(group, str): return group
+    try: return dist.distributed_c10d._resolve_process_group(group)
+    except (RuntimeError, ValueError, AttributeError): return None
+
+def _place_in_group(group):
+    "Return which rank of a group this process is; `None` where that is not known."
+    group = _process_group(group)
+    return group.rank() if hasattr(group, "rank") else None
 
 def _group_of_call(op, args, kwargs):
     "Return the size and stride of the process group of a call; `None` where they cannot be told."
@@ -93,4 +102,13 @@ def sent_by(
     if not is_collective(operator): return None
     kind, (ranks, stride) = _kinds.get(operator.partition("::")[2]), _group_of_call(op, args, kwargs)
     if kind is None: return sent(operator, ranks, None)
-    return sent(kind, ranks, _buffer(kind, ranks, op, args, kwargs, out), stride)
+    message = sent(kind, ranks, _buffer(kind, ranks, op, args, kwargs, out), stride)
+    given = {a.name: value for a, value in arguments(op, args, kwargs)}
+    splits = given.get("input_split_sizes") or ()
+    return message._replace(wire_bytes=_split_bytes(splits, given)) if sum(splits) else message
+
+def _split_bytes(splits, given):
+    "Return what a rank sends of an input that is divided unevenly; `None` where its place among the ranks is not known."
+    place = _place_in_group(given.get("process_group", given.get("group_name")))
+    if place is None or place >= len(splits): return None
+    return unique_bytes(given["input"]) * (1 - splits[place] / sum(splits))

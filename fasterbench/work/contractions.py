@@ -10,7 +10,9 @@ import math
 
 import torch
 
-from .rules import Flops, Shape, aten_names, count_tensors, each, entries, filled_groups, has_data, rule
+from ..core.private import unset_fake_temporarily
+from .rules import (Flops, Shape, aten_names, count_tensors, each, entries, filled_groups, has_data,
+                                    rule, values_of)
 
 # %% ../../nbs/work/contractions.ipynb #5026fa78
 def matmul(
@@ -253,11 +255,14 @@ def _sdpa_flash_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
 # %% ../../nbs/work/contractions.ipynb #0aaaba0f
 def _block_pairs(q, k, block_mask):
     "Return the pairs of a query and a key in the blocks that a mask names; `None` where its data are not there."
-    few, at, full, at_full = block_mask[2:6]
-    if not has_data(few): return None
+    few, at, full, at_full = map(values_of, block_mask[2:6])
+    if few is None or at is None: return None
+    with unset_fake_temporarily(): return _pairs_of_blocks(q, k, block_mask[-3:-1], few, at, full, at_full)
+
+def _pairs_of_blocks(q, k, sizes, few, at, full, at_full):
     # the length of each block, the last of which may be shorter
     high, wide = ((length - size * torch.arange(blocks, device=few.device)).clamp(0, size) for length, size, blocks in
-                  zip((q.shape[-2], k.shape[-2]), block_mask[-3:-1], at.shape[-2:]))
+                  zip((q.shape[-2], k.shape[-2]), sizes, at.shape[-2:]))
     pairs = 0
     for n, where in ((few, at), (full, at_full)):      # in each row of blocks the first `n` that `where` names
         if n is None: continue

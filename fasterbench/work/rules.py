@@ -8,6 +8,8 @@ __all__ = ['categories', 'rules', 'Counted', 'Flops', 'Rule', 'rule', 'op_name']
 # %% ../../nbs/work/rules.ipynb #61f428f9
 import math
 from collections.abc import Callable
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from itertools import pairwise
@@ -93,15 +95,63 @@ def has_data(t)->bool:
     "Return whether the values of a tensor can be looked at: it is no stand-in, and no graph is being recorded."
     return type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_meta and not is_capturing()
 
+def values_of(
+    t:torch.Tensor|None, # Also one without data: some have values that are followed beside them
+)->torch.Tensor|None:
+    "Return a tensor with the values of `t`, to look at within `unset_fake_temporarily`; `None` where nothing says them."
+    if t is None or has_data(t): return t
+    followed = getattr(t, "followed", None)
+    return None if followed is None else followed.of(t)
+
+_assumed = ContextVar("assumed", default=None)
+_routed_evenly = ContextVar("routed_evenly", default=False)
+
+@contextmanager
+def assumptions():
+    "Collect, within the context, what is assumed of data that is not there; gives a dictionary whose keys say it."
+    before = _assumed.set({})
+    try: yield _assumed.get()
+    finally: _assumed.reset(before)
+
+def assume(text:str): 
+    "Note an assumption about data that is not there."
+    if (found := _assumed.get()) is not None: found[text] = None
+
+@contextmanager
+def routed_evenly():
+    "Let tokens without data choose experts evenly and independently within the context, in place of all the same."
+    before = _routed_evenly.set(True)
+    try: yield
+    finally: _routed_evenly.reset(before)
+
+def experts_read(
+    experts:int, # There are
+    chosen:int,  # By each token
+    tokens:float,
+)->float:
+    "Return the expected number of experts that `tokens` choose, evenly and independently."
+    return experts * (1 - (1 - chosen / experts) ** tokens)
+
 def filled_groups(
     ends,       # A tensor with the place where each group ends; groups lie one behind the other
     places:int, # Along the dimension that the groups divide
     groups:int,
 )->tuple[int, int]:
-    "Return how many places are in a group, and how many groups have any; without data, the most that can be."
-    if ends is None or not has_data(ends): return places, min(places, groups)
-    with unset_fake_temporarily(): at = ends.tolist()
+    "Return how many places are in a group, and how many groups have any; without data, the least that can be."
+    if ends is None: return places, min(places, groups)
+    if (known := values_of(ends)) is None: return places, _chosen_groups(ends, places, groups)
+    with unset_fake_temporarily(): at = known.tolist()
     return min(max(at, default=0), places), sum(b > a for a, b in pairwise([0, *at]))
+
+least_experts = "all tokens choose the same experts, so the bytes of the experts are the least"
+
+def _chosen_groups(ends, places, groups):
+    "Return how many groups have any place, where each token chooses as many as its router's `topk`."
+    chosen = min(getattr(ends, "chosen", 1), places, groups)
+    if not _routed_evenly.get():
+        assume(least_experts)
+        return chosen
+    return round(experts_read(groups, chosen, places / chosen)) if chosen else 0
 
 # %% ../../nbs/work/rules.ipynb #45b6b9db
 def tensors_in(value)->list[torch.Tensor]:

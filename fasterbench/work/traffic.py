@@ -15,7 +15,7 @@ import torch
 from ..core.tensors import sparse_parts, storage_of
 from ..core.private import _disable_current_modes, unset_fake_temporarily
 from .overlap import Covered, distinct_bytes, merged_spans
-from .rules import aten_names, filled_groups, has_data, op_name, plain_values, tensors_in
+from .rules import aten_names, assume, filled_groups, op_name, plain_values, tensors_in, values_of
 
 # %% ../../nbs/work/traffic.ipynb #c5bd1481
 class Access(NamedTuple):
@@ -189,7 +189,7 @@ def indexed_elements(
     t:torch.Tensor,
     indices:list, # Tensors, or `None` for all of a dimension; a mask stands for as many dimensions as it has
 )->int|None:
-    "Return how many elements `t[indices]` has; `None` where a mask has no data that says so."
+    "Return how many elements `t[indices]` has, at least; `None` where a mask that the call overwrites says so."
     shapes, rest, at = [], [], 0
     for i in indices:
         if i is None: rest.append(t.shape[at])
@@ -201,11 +201,12 @@ def indexed_elements(
 
 # %% ../../nbs/work/traffic.ipynb #7a1c20e8
 def _true(mask, written):
-    "Return how many entries of a mask are true; `None` where no data says so, or the call has `written` over it."
-    if getattr(mask, "none_true", False): return 0
-    # to count a tensor of another class may need other ranks
-    if not has_data(mask) or storage_id(mask) == storage_id(written): return None
-    with unset_fake_temporarily(): return int(mask.count_nonzero())         # `written` may have no data
+    "Return how many entries of a mask are true, 0 where nothing says so; `None` where the call has `written` over it."
+    if storage_id(mask) == storage_id(written): return None
+    if (known := values_of(mask)) is None:
+        assume("masks select nothing, so the bytes of what is written or read by a mask are the least")
+        return 0
+    with unset_fake_temporarily(): return int(known.count_nonzero())         # `written` may have no data
 
 @touches("masked_fill_", "self")
 @touches("masked_scatter_", "self", "source")

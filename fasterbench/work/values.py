@@ -6,7 +6,8 @@
 __all__ = []
 
 # %% ../../nbs/work/values.ipynb #da0d988b
-import sys
+import math, os, sys
+from typing import NamedTuple
 
 import torch
 from torch.utils.weak import WeakTensorKeyDictionary
@@ -15,7 +16,7 @@ from ..core.private import (DataDependentOutputException, DisableTorchFunctionSu
                                       DynamicOutputShapeException, FakeTensor, _disable_current_modes)
 from ..engine.process import SharedSwitch
 from .dispatch import is_view, without_subclasses
-from .rules import map_tensors, op_name, tensors_in
+from .rules import assume, map_tensors, op_name, tensors_in
 from .trace import written
 from .traffic import storage_id
 
@@ -39,7 +40,8 @@ class Values:
 
     def note(self, t, real):
         "Note that `t`, which has no data, has the values of `real`."
-        if real.numel() <= most: self._known[t] = real
+        if _stored(real) > most and not _is_uniform(real): return
+        self._known[t], t.followed = real, self
 
     def of(self, t)->torch.Tensor|None:
         "Return a tensor with the values of `t`; `None` where they are not known."
@@ -62,9 +64,13 @@ class Values:
 
     def _values_of(self, op, args, kwargs):
         "Return what `op` gives for the values of its arguments; `None` where that is not known."
-        given = tensors_in((args, kwargs))
-        if any(self.of(t) is None for t in given) or not _is_determined(op): return None
-        made = (map_tensors(self.of, _on_cpu(a)) for a in (list(args), kwargs))
+        known = [self.of(t) for t in tensors_in((args, kwargs))]
+        if any(v is None for v in known) or not _is_determined(op): return None
+        look = self.of
+        if any(v.numel() > most for v in known) and not is_view(op):
+            if not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
+            def look(t): return _first(self.of(t))
+        made = (map_tensors(look, _on_cpu(a)) for a in (list(args), kwargs))
         with _disable_current_modes(), torch.no_grad():
             try: return op(*next(made), **next(made))
             except (RuntimeError, NotImplementedError): return None
@@ -73,35 +79,108 @@ class Values:
     def _made(self, op, t, real):
         if not isinstance(t, FakeTensor): return
         if t not in self._known and not is_view(op): self._lost.discard(storage_id(t))
-        self.note(t, real)
+        with _disable_current_modes(): self.note(t, real if real.shape == t.shape else real.expand(t.shape))
 
     def _unknown(self, op, args, kwargs):
         "Run an operator whose result is not known, and whose writes make what was known of a tensor void."
         try: out = op(*args, **kwargs)
         except DataDependentOutputException:
             if (answer := _answered()) is None: raise
-            return answer
-        if op is torch.ops.aten.eq.Scalar and _answered() is False: out.none_true = True
-        with DisableTorchFunctionSubclass(): self._lost.update(map(storage_id, written(op, args, kwargs)))
+            assume(answer.why)
+            return answer.heard
+        with DisableTorchFunctionSubclass():
+            self._lost.update(map(storage_id, _overwritten(op, args, kwargs)))
+            _note_choice(op, args, kwargs, out)
+            with _disable_current_modes(): alike = _alike(op, args)
+            if alike is not None: self._made(op, out, alike)
         return out
+
+def _stored(t):
+    "Return how many elements of `t` are different places of memory."
+    return math.prod(n for n, step in zip(t.shape, t.stride()) if step)
 
 def _device_of(args, kwargs): return next((t.device for t in tensors_in((args, kwargs))), torch.device("cpu"))
 
+# %% ../../nbs/work/values.ipynb #fin1te02
+_tests = {f"aten::is{n}" for n in ("nan", "inf", "posinf", "neginf", "finite")}
+_comparisons = {f"aten::{n}" for n in ("eq", "ne", "lt", "le", "gt", "ge")}
+_of_all = {f"aten::{n}" for n in ("any", "all", "_to_copy", "clone")}
+_unscaled = "aten::_amp_foreach_non_finite_check_and_unscale_"
+finite = "no number is infinite or NaN"
+
+def _is_uniform(real): return real.numel() > 0 and not any(real.stride())
+def _first(real): return real[(slice(1),) * real.dim()]
+
+def _is_elementwise(op):
+    "Return whether the result of `op` on tensors with one value each has one value, that of one element."
+    return torch.Tag.pointwise in op.tags or op_name(op) in _of_all
+
+def _is_beyond(x, number):
+    "Return whether no number that the dtype of `x` holds is larger than `number`, which may be negative, or it is NaN."
+    return isinstance(number, (int, float)) and not abs(number) < torch.finfo(x.dtype).max
+
+def _alike(op, args):
+    "Return what a test of unknown numbers gives for each that is finite; `None` where that depends on the number."
+    name, x, *rest = op_name(op), *args
+    if name not in _tests and name not in _comparisons: return None
+    if not isinstance(x, torch.Tensor): return None
+    if name == "aten::eq" and rest and not isinstance(rest[0], torch.Tensor) and (answer := _answered()) is not None:
+        assume(answer.why)
+        return torch.tensor(answer.heard)
+    if not (x.is_floating_point() or x.is_complex()): return None
+    if rest and rest[0] is not x and not _is_beyond(x, rest[0]): return None
+    assume(finite)
+    one = torch.ones((), dtype=x.dtype)
+    return op(one, *(one if value is x else value for value in rest))
+
+def _overwritten(op, args, kwargs):
+    "Return the tensors whose values a call changes to unknown ones: a check for infinite numbers finds none."
+    if op_name(op) != _unscaled: return written(op, args, kwargs)
+    assume(finite)
+    return args[0]
+
+# %% ../../nbs/work/values.ipynb #ch01ce02
+_counting = ("aten::_to_copy", "aten::histc")       # also on floating-point numbers
+
+def _note_choice(op, args, kwargs, out):
+    "Note of the integers that follow from a choice of the largest how many were chosen."
+    name, chosen = op_name(op), max((getattr(t, "chosen", 0) for t in tensors_in((args, kwargs))), default=0)
+    if name == "aten::topk": chosen, out = args[1] if len(args) > 1 else kwargs["k"], out[1]
+    for t in tensors_in(out) if chosen else ():
+        if name in _counting or not t.is_floating_point(): t.chosen = chosen
+
 # %% ../../nbs/work/values.ipynb #84e77db9
-answers = dict(                                   # Function that asks -> what it hears
-    find_packed_sequence_indices=True,            # transformers: no row holds several sequences
-    _ignore_causal_mask_sdpa=True,                # transformers, of a mask of padding: nothing is padded
-    _ignore_bidirectional_mask_sdpa=True,         # likewise
-    create_recurrent_attention_mask=True,         # likewise
-    warn_if_padding_and_no_attention_mask=False,  # transformers: no padding at the ends of the token ids
-    _shift_right=False, shift_tokens_right=False, # transformers, of labels: none is left out by -100
-    _check_tensor_all_with=True, _check_tensor_all=True, _check_tensor_all_impl=True)   # PyTorch: a check holds
+class Answer(NamedTuple):
+    "What a function of a library hears where it asks for data."
+    heard: bool
+    why: str
+
+_unpadded = Answer(True, "no position is padded")
+_all_labels, _checked = Answer(False, "no label is left out"), Answer(True, "the checks of inputs hold")
+answers = dict(                                   # Package -> function of it that asks -> what it hears
+    transformers=dict(
+        find_packed_sequence_indices=Answer(True, "no row holds several sequences"),
+        _ignore_causal_mask_sdpa=_unpadded, _ignore_bidirectional_mask_sdpa=_unpadded,
+        create_recurrent_attention_mask=_unpadded,
+        warn_if_padding_and_no_attention_mask=Answer(False, _unpadded.why),  # no padding at the ends of the token ids
+        _shift_right=_all_labels, shift_tokens_right=_all_labels),           # of labels: none is -100
+    torch=dict(_check_tensor_all_with=_checked, _check_tensor_all=_checked, _check_tensor_all_impl=_checked))
+
+def _folder_of(package):
+    "Return the folder of a package, where it is loaded."
+    file = getattr(sys.modules.get(package), "__file__", None)
+    return os.path.dirname(file) + os.sep if file else None
 
 def _answered():
     "Return the answer to a question that is asked now; `None` for one without."
+    folders = {package: folder for package in (*answers, "fasterbench") if (folder := _folder_of(package))}
     frame = sys._getframe(1)
-    while frame is not None and frame.f_code.co_name not in answers: frame = frame.f_back
-    return None if frame is None else answers[frame.f_code.co_name]
+    while frame is not None:
+        file, name = frame.f_code.co_filename, frame.f_code.co_name
+        package = next((p for p, folder in folders.items() if file.startswith(folder)), None)
+        if package is None: return None                    # code of the model asks
+        if (answer := answers.get(package, {}).get(name)) is not None: return answer
+        frame = frame.f_back
 
 def _questions():
     "Return the module of transformers that tells tensors without data from others, where it is loaded."
