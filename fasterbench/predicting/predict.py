@@ -33,7 +33,7 @@ from ..roofs.row import summed
 from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
-from ..work.count import Work, count_work
+from ..work.count import Work, check_module, count_work
 
 # %% ../../nbs/predicting/predict.ipynb #9c4c910b
 def _autocast_dtype(given):
@@ -302,6 +302,7 @@ def predict(
 )->Result:
     "Return the least time of a run on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, devices, parallel)
+    check_module(model)
     check_step(backward, loss, optimizer)
     autocast = _autocast_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
