@@ -20,7 +20,8 @@ _core = {
     "work.count": ["count_work", "Work", "ModuleWork", "OpWork"],
     "work.memory": ["Memory", "ModuleMemory"], "work.rules": ["rule", "Flops"],
     "roofs.hardware": ["HardwarePeaks", "MemoryLevel", "Ceiling", "KindCeiling"],
-    "roofs.datasheet": ["datasheet_peaks"], "roofs.place": ["RooflinePoint", "roofline_analysis"],
+    "roofs.datasheet": ["datasheet_peaks"], "roofs.point": ["RooflinePoint"],
+    "roofs.roofline_model": ["roofline_analysis"],
     "roofs.network": ["NetworkPeaks", "NetworkRoof", "Collective", "bus_bandwidth"],
     "probes.peaks": ["measure_peaks", "clear_peaks_cache"],
     "views.result": ["Result", "Timing", "Breakdown", "from_json"], "views.peaks_page": ["PeaksView"],
@@ -28,6 +29,7 @@ _core = {
 }
 _homes = {name: f"fasterbench.{module}" for module, names in _core.items() for name in names} | own_names()
 __all__ = ["__version__", *_homes]
+for name in _homes: globals().pop(name, None)        # the folder of a feature that has the name of its function
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
@@ -51,13 +53,15 @@ if TYPE_CHECKING:
                                  KindCeiling as KindCeiling)
     from .roofs.network import (NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, Collective as Collective,
                                 bus_bandwidth as bus_bandwidth)
-    from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
+    from .roofs.point import RooflinePoint as RooflinePoint
+    from .roofs.roofline_model import roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .training.model_flops import model_flops as model_flops, ModelFlops as ModelFlops
     from .network.parallel import step_traffic as step_traffic, StepTraffic as StepTraffic
     from .running.watch import watch as watch, Watch as Watch
     from .views.peaks_page import PeaksView as PeaksView
-    from .comparing.compare import compare as compare, Comparison as Comparison, Series as Series
+    from .comparing.compare import compare as compare, Comparison as Comparison
+    from .comparing.series import Series as Series
     from .running.metrics import MetricSeries as MetricSeries
     from .views.result import Result as Result, Timing as Timing, Breakdown as Breakdown, from_json as from_json
     from .serving.serve_view import ServeResult as ServeResult, ServePoint as ServePoint

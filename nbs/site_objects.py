@@ -1,6 +1,6 @@
 """Reference pages from the package itself: signatures, and the comments beside the parameters as a table. What is public is
 what a module's `__all__` names."""
-import inspect, pkgutil
+import inspect, pkgutil, re
 from dataclasses import is_dataclass
 from importlib import import_module
 
@@ -62,11 +62,15 @@ def signature(thing):
 def cell(text): return text.replace("|", "\\|")
 def code(text): return f"`{cell(text)}`" if text else ""
 
+def short_names(text):
+    "A type without the modules of its classes, which the signature has."
+    return re.sub(r"\b[a-z_]+(?:\.\w+)*\.(?=\w)", "", text)
+
 def parameter_table(thing):
     "A table of name, type, default and meaning; columns that nobody fills are left out, and so is a table without a meaning."
     said = commented(thing.__init__ if inspect.isclass(thing) and not is_dataclass(thing) else thing)
     stars = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
-    rows = [(code(stars.get(p.kind, "") + p.name), code(type_text(p.annotation)), code(default_text(p.default)),
+    rows = [(code(stars.get(p.kind, "") + p.name), code(short_names(type_text(p.annotation))), code(default_text(p.default)),
              cell(said.get(p.name, ""))) for p in parameters_of(thing)]
     if not any(row[3] for row in rows): return []
     head = "field" if is_dataclass(thing) else "parameter", "type", "default", "meaning"

@@ -58,6 +58,11 @@ def _transformers(path):
         raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
     if getattr(config, "dtype", None) is None and getattr(config, "quantization_config", None):
         config.dtype = torch.bfloat16           # what is quantized computes in 16 bit
+    stored = getattr(config, "quantization_config", None)
+    if stored and torch.get_default_device().type != "meta":
+        method = stored.get("quant_method", "") if isinstance(stored, dict) else ""
+        warn(f"{path}: weights are made in {config.dtype}; its quantization_config ({method}) applies to count, "
+             "predict and serve", UnknownWarning)
     try: return _maker_of(library, config)(config)
     except (RuntimeError, ValueError, TypeError, AttributeError, AssertionError) as error:
         raise ModelError(f"transformers builds no model from {path!r}: {error}") from error

@@ -56,7 +56,7 @@ def _network(device):
 
 # %% ../../nbs/cli/roofline_verb.ipynb #1e683c19
 @app.command(epilog=examples("peaks --json peaks.json", "peaks --device cuda --dtype bfloat16 --fresh"))
-def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
+def peaks(device:Device=None, dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
                                             kind=str,
                                             metavar="DTYPE")="float32",
           json:output("Write the roofs; - for standard output.")=None,
@@ -89,7 +89,7 @@ def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32
 @app.command(epilog=examples("roofline torchvision:resnet18",
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
-    model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
+    model:Model, device:Device=None, dtype:Dtype=None, input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations.  [default: until the times are stable]")=None,

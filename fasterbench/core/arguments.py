@@ -6,7 +6,7 @@
 __all__ = ['as_count', 'as_dtype', 'first_axis_of', 'with_batch']
 
 # %% ../../nbs/core/arguments.ipynb #7edc3d4f
-import copy, functools, operator, types
+import copy, functools, math, operator, types
 from collections import deque
 from collections.abc import Mapping
 
@@ -137,15 +137,37 @@ def _contents(leaf):
     return list(vars(leaf).values()) if hasattr(leaf, "__dict__") and not inside else []
 
 # %% ../../nbs/core/arguments.ipynb #bb86fd2d
-def tokens_of(
-    sample, # What a model is called with
-)->tuple[int, str]:
-    "Return how many tokens a sample has, as elements of its first tensor of whole numbers; without any its samples."
+def lookups(trace)->list:
+    "Return (shape of the table, shape of the ids) of each look-up in a table in a forward."
+    return [c.shapes[:2] for c in trace if c.operator == "aten::embedding" and c.phase == "forward"]
+
+def _by_weights(call): return call.category in ("matmul", "recurrent") and "bmm" not in call.operator
+
+def _are_tokens(ids, trace):
+    "Tell if a model looks `ids` up and multiplies what it finds by weights, place by place."
+    if ids.dim() != 2 or tuple(ids.shape) not in [shape for _, shape in lookups(trace)]: return False
+    inputs = (next((s for s in c.shapes if len(s) > 1), ()) for c in trace if c.phase == "forward" and _by_weights(c))
+    return any(math.prod(s[:-1]) == ids.numel() for s in inputs)
+
+def token_ids(sample, trace=None)->torch.Tensor|None:
+    "Return the token ids of a sample; `None` where nothing says that it has some."
     args, kwargs = as_call(sample)
-    tensors = tensors_of(([v for k, v in kwargs.items() if k == "input_ids"], args, kwargs))
-    whole = [t for t in tensors if t.dtype in (torch.int32, torch.int64)]
-    if whole: return whole[0].numel(), "tokens"
-    return (tensors[0].shape[0] if tensors and tensors[0].dim() else 1), "samples"
+    if isinstance(ids := kwargs.get("input_ids"), torch.Tensor): return ids
+    whole = [t for t in tensors_of((args, kwargs)) if t.dtype in (torch.int32, torch.int64)]
+    if trace is None: return next((t for t in whole[:1] if t.dim() == 2), None)
+    return next((t for t in whole if _are_tokens(t, trace)), None)
+
+def tokens_of(
+    sample,     # What a model is called with
+    trace=None, # Calls of operators that it leads to (`Work.trace`); None: not known
+)->tuple[int, str]:
+    "Return how many tokens a sample has, and their unit; without token ids how many samples."
+    ids = token_ids(sample, trace)
+    if ids is not None: return ids.numel(), "tokens"
+    tensors = tensors_of(as_call(sample))
+    first = next((t for t in tensors if t.is_floating_point()), tensors[0] if tensors else None)
+    return (1 if first is None or not first.dim() else first.shape[0]), "samples"
+
 
 # %% ../../nbs/core/arguments.ipynb #ft000011
 def first_axis_of(sample)->int:

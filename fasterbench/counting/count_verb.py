@@ -12,9 +12,11 @@ from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, exam
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core.units import calls_text, format_count, format_si, total
+from ..core.dtypes import dtype_name
 from ..views.fields import Field
 from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
+from ..work.stored_weights import parameter_bytes
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/counting/count_verb.ipynb #464ce814
@@ -107,8 +109,8 @@ class Counts(View):
     "Parameters, FLOPs and bytes of the modules of a model."
     def __init__(self, model, work, sample, name=""):
         self.name, self.work, self.rows, self.depth = name or type(model).__name__, work, rows_of(model, work), 3
-        held = {id(p): p.numel() * p.element_size() for p in model.parameters()}
-        self.sample, self.parameter_bytes = describe_sample(sample), sum(held.values())
+        self.sample, self.parameter_bytes = describe_sample(sample), parameter_bytes(model, work.stored)
+        self.stored = work.stored.lines(dtype_name(next(model.parameters()).dtype)) if self.parameter_bytes else []
         self.memory, self.room, self.fits, self.device = work.memory, None, [], ""
 
     @property
@@ -124,7 +126,7 @@ class Counts(View):
                 f"{format_si(self.parameter_bytes, 'B')} · {_flops_text(w)}{within or ''} · "
                 f"bytes {format_si(whole['bytes_moved'], 'B')} of modules, {format_si(w.bytes, 'B')} of operators")
         held = self.memory.line + (f" · {self.memory.share_of(self.room)} ({self.device})" if self.room else "")
-        return [text, held, *self.fits, *([f"no FLOP rule for {unknown}"] if unknown else [])]
+        return [text, held, *self.fits, *self.stored, *([f"no FLOP rule for {unknown}"] if unknown else [])]
 
     def _table(self):
         near = folded([r for r in self.rows if r["depth"] <= self.depth])

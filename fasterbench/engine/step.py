@@ -117,6 +117,16 @@ def _check_optimized(optimizer, modules):
         raise ValueError(f"optimizer is a {type(optimizer).__name__} over {len(given)} tensors, none of which is a "
                          "parameter of the model or the loss: it would update nothing; make it from model.parameters()")
 
+def _check_takes_output(loss):
+    "Raise `ValueError` for a loss that needs more than the output."
+    if loss is None: return
+    name = getattr(loss, "__name__", type(loss).__name__)
+    try: inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(None)
+    except TypeError:
+        raise ValueError(f"loss={name} takes more than one argument, and a loss gets the output alone: give a function "
+                         "of it, as lambda output: loss(output, target)") from None
+    except ValueError: pass                                     # a builtin without a signature
+
 def check_step(backward:bool, loss, optimizer):
     "Raise `TypeError` or `ValueError` for what cannot be a training step."
     if backward and torch.is_inference_mode_enabled():
@@ -127,6 +137,7 @@ def check_step(backward:bool, loss, optimizer):
     if loss is not None and not callable(loss):
         raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a "
                         "scalar tensor")
+    _check_takes_output(loss)
     if optimizer is None: return
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed")
