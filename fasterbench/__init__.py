@@ -20,7 +20,8 @@ _core = {
     "work.count": ["count_work", "Work", "ModuleWork", "OpWork"],
     "work.memory": ["Memory", "ModuleMemory"], "work.rules": ["rule", "Flops"],
     "roofs.hardware": ["HardwarePeaks", "MemoryLevel", "Ceiling", "KindCeiling"],
-    "roofs.datasheet": ["datasheet_peaks"], "roofs.place": ["RooflinePoint", "roofline_analysis"],
+    "roofs.datasheet": ["datasheet_peaks"], "roofs.point": ["RooflinePoint"],
+    "roofs.roofline_model": ["roofline_analysis"],
     "roofs.network": ["NetworkPeaks", "NetworkRoof", "Collective", "bus_bandwidth"],
     "probes.peaks": ["measure_peaks", "clear_peaks_cache"],
     "views.result": ["Result", "Timing", "Breakdown", "from_json"], "views.peaks_page": ["PeaksView"],
@@ -51,7 +52,8 @@ if TYPE_CHECKING:
                                  KindCeiling as KindCeiling)
     from .roofs.network import (NetworkPeaks as NetworkPeaks, NetworkRoof as NetworkRoof, Collective as Collective,
                                 bus_bandwidth as bus_bandwidth)
-    from .roofs.place import RooflinePoint as RooflinePoint, roofline_analysis as roofline_analysis
+    from .roofs.point import RooflinePoint as RooflinePoint
+    from .roofs.roofline_model import roofline_analysis as roofline_analysis
     from .running.watch import trainer_callback as trainer_callback, lightning_callback as lightning_callback
     from .training.model_flops import model_flops as model_flops, ModelFlops as ModelFlops
     from .network.parallel import step_traffic as step_traffic, StepTraffic as StepTraffic

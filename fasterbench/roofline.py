@@ -27,7 +27,8 @@ from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused
 from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
-from .roofs.place import RooflinePoint, roofline_analysis
+from .roofs.point import RooflinePoint
+from .roofs.roofline_model import roofline_analysis
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, lifted
 from .roofs.network import NetworkPeaks
 from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, peaks_of, replace_peaks

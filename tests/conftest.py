@@ -13,21 +13,22 @@
 
 Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`, and
 parameters that `in_line` does not keep; FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and
-cells `#| slow`. Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that
+cells `#| slow`. What a level leaves out is deselected and counted; a test is skipped for what the machine lacks. Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that
 compare times carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that
 carry `#| timed` are alone. Those of a minute carry the mark `long`, and come first."""
-import gc, os, shutil, tempfile, warnings
+import gc, os, re, shutil, tempfile, warnings
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from filelock import FileLock
 
-import forked
-from alone import machine
+from alone import cores, machine
 
 root = Path(__file__).resolve().parent.parent
 heavy = os.environ.get("FASTERBENCH_TESTS") in ("all", "nightly")
 nightly = os.environ.get("FASTERBENCH_TESTS") == "nightly"
+unix = hasattr(os, "fork")
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      # real files of other tools, where there are some
 
 # Notebooks run in processes of their own: nothing draws bars or opens browsers there.
@@ -79,7 +80,7 @@ def chrome(tmp_path_factory):
 
 def heavy_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."
-    return pytest.mark.skipif(not heavy, reason=f"{why}: FASTERBENCH_TESTS=all")
+    return pytest.mark.level("all", why)
 
 def in_line(values, *kept, why="another value of the same"):
     "Parameters of a test: those that are `kept` run in the test line of the README, the others with FASTERBENCH_TESTS=all."
@@ -87,17 +88,30 @@ def in_line(values, *kept, why="another value of the same"):
 
 def nightly_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=nightly, as a workflow does once a week, and not in `.ci/run`."
-    return pytest.mark.skipif(not nightly, reason=f"{why}: FASTERBENCH_TESTS=nightly")
+    return pytest.mark.level("nightly", why)
+
+def level_of(item):
+    "The level from which on a test runs, or nothing."
+    levels = {m.args[0] for m in item.iter_markers("level")}
+    return "nightly" if "nightly" in levels else "all" if levels else ""
 
 def pytest_xdist_auto_num_workers(config):
     "Workers for a run of everything; a run of chosen files stays in one process."
     chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)
-    return 0 if chosen else min((os.cpu_count() or 1) + 1, 4)            # tests wait for browsers and ranks
+    return 0 if chosen or not unix else min(cores() + 1, 4)              # tests wait for browsers and ranks
 
 def pytest_configure(config):
     if not config.getoption("numprocesses", 0): return
     os.environ.setdefault("OMP_NUM_THREADS", "1")       # workers share the cores; timed cells have them all (`run_notebook`)
+    import forked
     forked.start()                                      # the servers load while the workers collect
+
+def pytest_ignore_collect(collection_path):
+    "Without fork, files of tests that need it are left out."
+    if unix or collection_path.suffix != ".py": return None
+    return re.search(r"\b(forked|fcntl|fork|mkfifo|killpg)\b", collection_path.read_text(encoding="utf-8")) is not None or None
+
+def pytest_report_header(): return [] if unix else ["tests that fork processes need Unix and are left out, notebooks too"]
 
 def timed(item):
     "Return the part of a test that has to be alone: all of it, or only \"cells\" of a notebook."
@@ -120,7 +134,19 @@ def place_in_run(item):
     "Long tests first, then the files of one worker, so that nobody waits for them at the end; timed ones last."
     return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.path.stem not in together
 
-def pytest_collection_modifyitems(items): items.sort(key=place_in_run)
+left_out = Counter()         # Tests of this process that a higher level adds, by level
+
+def pytest_collection_modifyitems(config, items):
+    out = [item for item in items if level_of(item) and not (nightly or heavy and level_of(item) == "all")]
+    left_out.update(map(level_of, out))
+    config.hook.pytest_deselected(items=out)
+    items[:] = sorted((item for item in items if item not in {*out}), key=place_in_run)
+
+def pytest_sessionfinish(session):
+    if worker: session.config.workeroutput["left_out"] = dict(left_out)
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node): left_out.update({k: n - left_out[k] for k, n in getattr(node, "workeroutput", {}).get("left_out", {}).items()})
 
 def pytest_collection_finish():
     "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
@@ -133,15 +159,26 @@ def pytest_runtest_protocol(item):
     if timed(item) == "cells": return (yield)
     with machine(alone=timed(item) == "all"): return (yield)
 
-def pytest_terminal_summary(terminalreporter):
-    "How many cells of notebooks were executed, and how many were left out."
-    counts = {}
-    for report in terminalreporter.getreports("passed"):
+def several(n, what): return f"{n:,} {what}{'' if n == 1 else 's'}".replace(",", " ")
+
+def cells_of(reports):
+    "How many cells of notebooks were executed, and how many were left out, by the reason."
+    counts = Counter()
+    for report in reports:
         for name, n in getattr(report, "user_properties", ()):
-            if report.when == "call" and name.startswith("cells "): counts[name[6:]] = counts.get(name[6:], 0) + n
-    if counts:
-        terminalreporter.write_line(f"cells of notebooks: {counts['executed']} executed, {counts['heavy']} heavy ones left out (FASTERBENCH_TESTS=all), "
-                                    f"{counts['weekly']} weekly ones (nightly), {counts['cuda']} for CUDA left out (no GPU)")
+            if report.when == "call" and name.startswith("cells "): counts[name[6:]] += n
+    return counts
+
+def pytest_terminal_summary(terminalreporter):
+    "Two sentences: what ran and what a higher level adds; what this machine lacks."
+    stats, cells = terminalreporter.stats, cells_of(terminalreporter.getreports("passed"))
+    ran = several(len(stats.get("passed", ())) + len(stats.get("failed", ())), "test") + (f" and {several(cells['executed'], 'cell')} of notebooks" if cells else "")
+    higher = dict(all=cells["heavy"], nightly=cells["weekly"])
+    adds = [f"FASTERBENCH_TESTS={level} adds {several(left_out[level], 'test')} and {several(higher[level], 'cell')}" for level in higher if left_out[level] or higher[level]]
+    lacks = Counter(str(r.longrepr[-1]).removeprefix("Skipped: ") for r in stats.get("skipped", ()))
+    lacks += Counter({"no GPU": cells["cuda"]})
+    terminalreporter.write_line("; ".join([f"{ran} ran", *adds]) + ".")
+    if lacks: terminalreporter.write_line("Left out for what this machine lacks: " + "; ".join(f"{n} × {why}" for why, n in lacks.most_common()) + ".")
 
 def pytest_unconfigure():
     if not worker: shutil.rmtree(folder, ignore_errors=True)

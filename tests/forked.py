@@ -1,7 +1,7 @@
 """Python in a process of its own without the seconds that imports take: a server that has torch loaded forks a child per
 piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests. A child has a
 clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
-import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback
+import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,11 +14,14 @@ inside = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views
 
 # ---- in the servers
 
+quiet = warnings.catch_warnings()           # Python warns of a fork beside the threads of PyTorch, which wait here
+
 def child(job):
     "Run the code of a job as `python -c` does; never returns."
     for stream, path in ((0, os.devnull), (1, job["out"]), (2, job["err"])):
         opened = os.open(path, os.O_RDONLY if stream == 0 else os.O_WRONLY | os.O_TRUNC)
         os.dup2(opened, stream)
+    quiet.__exit__()
     os.chdir(job["cwd"])
     os.environ.clear()
     os.environ.update(job["env"])
@@ -72,6 +75,8 @@ def load(names):
 def serve(folder, starter):
     "Both servers, as sockets in `folder`."
     Server.starter = starter
+    quiet.__enter__()
+    warnings.simplefilter("ignore", DeprecationWarning)
     load(outside)
     kind = "outside"
     if not os.fork():

@@ -3,7 +3,7 @@ import json, os, re, sys, types
 from contextlib import contextmanager
 from pathlib import Path
 
-from alone import machine
+from alone import cores, machine
 
 flags = {"notest": "heavy", "slow": "weekly", "cuda": "cuda"}
 
@@ -34,7 +34,7 @@ def turn(source, shares):
         if setting is None or not is_timed(source):
             yield
             return
-        set_num_threads(os.cpu_count())
+        set_num_threads(cores())
         del os.environ["OMP_NUM_THREADS"]
         yield
         set_num_threads(threads)

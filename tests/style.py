@@ -1,6 +1,7 @@
 """Count lines over 120 columns, public names and methods assigned from outside. `python tests/style.py` prints them by wing."""
-import ast, json
+import ast, json, os
 from collections import Counter
+from fnmatch import fnmatch
 from pathlib import Path
 
 from wings import tree
@@ -10,6 +11,19 @@ columns = 120
 
 def notebooks(): return sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 def modules(): return sorted(p for p in (root/"fasterbench").rglob("*.py") if p.stem not in ("_modidx", "__init__"))
+
+_beside = ".git", ".venv*", "_proc", "_docs", "_site", "build", "dist", "*.egg-info", "__pycache__", ".pytest_cache", ".hypothesis"
+
+def beside(folder, names):
+    "What lies in a folder of a clone and is no part of the project: environments of any name, builds, caches."
+    return {n for n in names if any(fnmatch(n, p) for p in _beside) or (Path(folder)/n/"pyvenv.cfg").is_file()}
+
+def sources(*kinds):
+    "The files of the project that these patterns match."
+    for folder, folders, names in os.walk(root):
+        out = beside(folder, folders)
+        folders[:] = [f for f in folders if f not in out]
+        yield from (Path(folder)/n for n in sorted(names) if any(fnmatch(n, kind) for kind in kinds))
 
 def code_cells(path):
     "The source of each code cell."

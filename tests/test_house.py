@@ -12,7 +12,6 @@ from conftest import heavy_only, nightly_only, root
 package = root/"fasterbench"
 modules = sorted(wings.modules(package))
 notebooks = [p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
-leave = shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", ".pytest_cache", ".hypothesis", "build", "dist")
 
 def python(*args, cwd=root, **kwargs): return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, **kwargs)
 
@@ -24,7 +23,7 @@ def files(folder, *kinds): return {str(p.relative_to(folder)) for kind in kinds 
 def copied(tmp_path_factory):
     "The project as it stands, somewhere else, exported and cleaned anew."
     there = tmp_path_factory.mktemp("house")/"project"
-    shutil.copytree(root, there, ignore=leave)
+    shutil.copytree(root, there, ignore=style.beside)
     for verb in ("export", "clean"):
         done = python("-c", f"import nbdev.cli, sys; sys.argv = ['nbdev-{verb}']; nbdev.cli.nbdev_{verb}()", cwd=there)
         assert done.returncode == 0, done.stderr
@@ -123,7 +122,7 @@ def outputs(path):
 
 def doubts(text):
     "The lines that say that times or roofs are in doubt."
-    return re.findall(r"^(?:[\w ]+: )?noise: .*", text, re.M)
+    return re.findall(r"^(?:(?:[\w ]+: )?noise: |.*NOT STEADY).*", text, re.M)
 
 # Pages with such lines on purpose, and why.
 doubtful = {"headline.ipynb": "shows what the lines say", "why_levels.ipynb": "the roof of L3 spreads by 22 %",
@@ -242,7 +241,7 @@ def test_readme_is_what_the_index_makes():
 def test_wheel_from_the_source_distribution(tmp_path):
     "What the package needs besides modules is in both distributions."
     there = tmp_path/"src"
-    shutil.copytree(root, there, ignore=shutil.ignore_patterns(".git", ".venv*", "__pycache__", "*.egg-info", "_site", "nbs"))
+    shutil.copytree(root, there, ignore=lambda folder, names: style.beside(folder, names) | ({"nbs"} & {*names}))
     done = python("-c", f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))", cwd=there)
     assert done.returncode == 0, done.stderr
     sdist = next(tmp_path.glob("*.tar.gz"))

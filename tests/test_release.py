@@ -7,10 +7,11 @@ import pytest
 import forked
 import ncu_files
 from conftest import heavy_only, nightly_only, root
+from style import sources
 from test_cli import net
 
 resnet50 = root/"tests/data/resnet50.json"
-texts = [p for kind in ("*.ipynb", "*.md", "*.py", "*.yml") for p in root.rglob(kind) if not {".git", "_site", "build", "dist"} & set(p.relative_to(root).parts) and not p.relative_to(root).parts[0].startswith(".venv")]
+texts = list(sources("*.ipynb", "*.md", "*.py", "*.yml"))
 
 def test_every_requirement_has_a_lower_bound():
     "An older release of one, which nothing forbids, may make the command lie: exit 0 on a broken budget."

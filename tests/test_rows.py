@@ -1,7 +1,9 @@
 "What every row keeps, wherever it was made: measured, predicted, read from a file of another tool, folded, gathered, saved."
-import json
-from dataclasses import replace
+import json, random
+from dataclasses import fields, replace
 from tempfile import NamedTemporaryFile
+from types import NoneType, UnionType
+from typing import Literal, Union, get_args, get_origin
 
 import pytest, torch
 from conftest import heavy_only
@@ -9,11 +11,16 @@ from torch import nn
 
 import ncu_files
 from fasterbench import RooflineAnalyzer, predict, read_ncu, read_trace
-from fasterbench.roofs.place import violations
+from fasterbench.core.files import restored
+from fasterbench.roofs.place import place
+from fasterbench.roofs.point import RooflinePoint
+from fasterbench.roofs.row import Row, declarations, part_of, sum_of_all, summed, sums
+from fasterbench.roofs.violations import violations
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.views.fold import fold
 from fasterbench.network.gathered import gathered
-from fasterbench.views.result import from_json
+from fasterbench.views.page import finite
+from fasterbench.views.result import from_json, plain_values
 from fasterbench.serving import serve_view
 from fasterbench.running.metrics import metric_fields, metrics_of
 from fasterbench.work.count import count_work
@@ -202,3 +209,49 @@ def test_a_fused_convolution_that_adds_a_tensor(into):
     with torch.no_grad(): op, = count_work(Fused(), (x, other)).ops
     assert (op.contraction_flops, op.dense_flops, op.flops) == (36864, 36864, 36864 + 2 * 512)
     assert (op.bytes_read, op.bytes_written) == (4 * (256 + 288 + 8 + 512), 4 * 512)
+
+# ---- rows drawn at random, field by field: what a field declares is all that is known of it here
+
+def drawn(kind, rng):
+    "A value of the type of a field. Numbers are powers of two, so that parts and sums are exact."
+    of = get_args(kind)
+    if get_origin(kind) is Literal: return rng.choice(of)
+    if get_origin(kind) in (Union, UnionType): return drawn(rng.choice(of), rng)
+    if get_origin(kind) is not tuple:
+        values = {str: ("a", "b"), bool: (False, True), int: (1, 2, 4), float: (0.5, 8.0, 64.0), NoneType: (None,)}
+        return rng.choice(values[kind])
+    if of[1:] != (...,): return tuple(drawn(k, rng) for k in of)
+    items = [drawn(of[0], rng) for _ in range(2)]
+    named = {item[0]: item for item in items if isinstance(item, tuple)}
+    return tuple(named.values() if named else sorted(items)) if rng.random() < 0.8 else ()
+
+def drawn_point(rng): return RooflinePoint(**{f.name: drawn(f.type, rng) for f in fields(RooflinePoint)})
+
+def rounded(value):
+    if isinstance(value, tuple): return tuple(map(rounded, value))
+    return round(value, 9) if isinstance(value, float) else value
+
+def unordered(value): return sorted(rounded(value)) if isinstance(value, tuple) else rounded(value)
+
+@pytest.mark.parametrize("seed", range(20))
+def test_every_field_adds_divides_and_is_written_as_it_declares(seed):
+    rng = random.Random(seed)
+    points = [drawn_point(rng) for _ in range(3)]
+    there, back = sums(points, RooflinePoint), sums(points[::-1], RooflinePoint)
+    [p, *_] = points
+    half, written = part_of(p, 0.5), json.loads(json.dumps(finite(plain_values(p))))
+    whole, read = sums([half, half], RooflinePoint), restored(RooflinePoint, written)
+    for name, of in declarations(RooflinePoint).items():
+        value = getattr(p, name)
+        if of["adds"]: assert unordered(there[name]) == unordered(back[name]), name
+        if not of["part"]: assert getattr(half, name) == value, name
+        elif of["adds"]: assert unordered(whole[name]) == unordered(value), name
+        if of["adds"] is sum_of_all: assert (there[name] is None) == any(getattr(q, name) is None for q in points), name
+        assert (name in written) == of["saved"] and (not of["saved"] or getattr(read, name) == value), name
+
+def test_a_sum_of_counted_work_and_of_a_part_of_it_is_at_least_that_much():
+    rows = [Row(f"net.{i}", "Linear", 1e6, 1e5, 1e-3, at_least=not i) for i in (0, 1)]
+    [folded] = fold([place(row, here) for row in rows], "type")
+    assert folded.source == place(summed(rows), here).source == "at least"
+    [other] = fold([place(rows[0], here), place(rows[1], here, source="ncu")], "type")
+    assert other.source == "mixed"

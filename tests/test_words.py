@@ -149,7 +149,9 @@ def test_every_word_of_the_headline_is_in_the_glossary():
     from typing import get_args
     from fasterbench.compiled.compiled import memory_row, wrapper_row
     from fasterbench.compiled.kernel_points import _outside_graphs
-    from fasterbench.roofs.place import Bound, Division, Phase
+    from fasterbench.roofs.point import Bound
+    from fasterbench.roofs.division import Division
+    from fasterbench.roofs.row import Phase
     from fasterbench.traces.trace_join import causes
     from fasterbench.views.headline import terms
     from fasterbench.work.memory import part_names

@@ -11,6 +11,8 @@ from configparser import ConfigParser
 from pathlib import Path
 from time import monotonic
 
+from style import beside
+
 root = Path(__file__).resolve().parent.parent
 config = ConfigParser()
 config.read(root/"settings.ini", encoding="utf-8")
@@ -18,7 +20,7 @@ requirements = config["dependencies"]["requirements"].split()
 
 # Row → Python, requirement on torch. "oldest" has the lowest release of every requirement.
 rows = {"oldest": ("3.10", next(r for r in requirements if r.startswith("torch")).replace(">=", "==") + ".*"),
-        "2.12": ("3.11", "torch==2.12.*"), "2.13": ("3.13", "torch==2.13.*"), "2.14": ("3.11", "torch==2.14.*"), "newest": ("3.13", "torch")}
+        "2.12": ("3.11", "torch==2.12.*"), "2.13": ("3.13", "torch==2.13.*"), "2.14": ("3.11", "torch==2.14.*"), "newest": ("3.14", "torch")}
 job = ["-m", "fasterbench", "roofline", "torchvision:resnet18", "--html", "page.html", "--json", "result.json"]
 
 def lowest():
@@ -53,7 +55,7 @@ def tried(name, quick, log):
     python, torch = rows[name]
     with tempfile.TemporaryDirectory(prefix="fasterbench-versions-") as d:
         folder, start = Path(d), monotonic()
-        shutil.copytree(root, folder/"project", ignore=shutil.ignore_patterns(".git", "build", "*.egg-info", "__pycache__"))    # rows run beside other installations of it
+        shutil.copytree(root, folder/"project", ignore=beside)    # rows run beside other installations of it
         inside = environment(folder, python, torch, lowest() if name == "oldest" else [], "vision" if quick else "dev", log)
         if inside is None: return [name, torch, python, "not installed", "", "", ""]
         env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | dict(PATH=f"{inside.parent}{os.pathsep}{os.environ['PATH']}", TQDM_DISABLE="1")

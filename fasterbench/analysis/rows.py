@@ -15,11 +15,14 @@ from torch import nn
 
 from .measure import Measurement
 from ..core import features
-from ..core.units import first_names
+from ..core.units import first_names, total
 from ..engine.step import phases
 from ..roofs.cache_simulation import simulate_caches
-from ..roofs.place import call_row, place, ranked, shares_of, waiting_row
-from ..roofs.row import Row, changed, summed
+from ..roofs.call_row import call_row
+from ..roofs.place import place, ranked
+from ..roofs.division import shares_of
+from ..roofs.point import waiting_row
+from ..roofs.row import Row, changed, grouped, no_work, summed, unknown_work
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples, is_marked
@@ -104,8 +107,6 @@ def _phase_rows(m, calls, k, phase):
     rows |= {i: Row(part.path, part.type, **unknown_work, **same) for i, part in unseen.items()}
     return [timed_row(row, m.times, slots[i]) for i, row in rows.items()]
 
-unknown_work = dict.fromkeys(("flops", "bytes_moved", "contraction_flops", "dense_flops", "eager_bytes"))
-
 def _replayed(m, k):
     "Return the parts that launch graphs in the `k`th phase, by index, unless they are compiled: no operator is seen."
     replays, n = getattr(m.times, "replays", ()), len(m.work.parts)
@@ -127,9 +128,8 @@ def _rest_rows(m, rows):
         (unlaunched_row, "GPU kernels", "other", getattr(m.times, "unlaunched", None)),
         ("(idle)", "GPU idle", "idle", m.times.idle), (outside_row, "program", "outside", m.times.outside))
         if samples is not None]
-    def work(name): return None if name in (unlaunched_row, outside_row) else 0
-    return [Row(name, type, work(name), work(name), m.times.typical(s), category=category, time_iqr_s=s.iqr,
-                contraction_flops=work(name), dense_flops=work(name), eager_bytes=work(name))
+    def work(name): return unknown_work if name in (unlaunched_row, outside_row) else no_work
+    return [Row(name, type, time_s=m.times.typical(s), category=category, time_iqr_s=s.iqr, **work(name))
             for name, type, category, s in rest if m.times.typical(s) > 0]
 
 # %% ../../nbs/analysis/rows.ipynb #4f2db555
@@ -142,9 +142,8 @@ def _waiting_rows(m, calls):
         sends = [c.row for c in calls if c.call.phase == phase and c.row.sends]
         sent = summed(sends)
         found.append(Row(waiting_row, "waiting", time_s=m.times.typical(samples), time_iqr_s=samples.iqr,
-                         phase=m.phase(phase), category="communication", contraction_flops=0, dense_flops=0,
-                         eager_bytes=0, calls=len(sends) or 1, wire_bytes=sent.wire_bytes, sends=sent.sends,
-                         network_s=sent.network_s))
+                         phase=m.phase(phase), category="communication", calls=len(sends) or 1,
+                         wire_bytes=sent.wire_bytes, sends=sent.sends, network_s=sent.network_s, **no_work))
     return [r for r in found if r.time_s > 0 or r.wire_bytes != 0]
 
 # %% ../../nbs/analysis/rows.ipynb #84dc77c0
@@ -231,14 +230,13 @@ def _replays(m):
             "their kernels are timed, but their FLOPs and bytes are unknown"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
-    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; {} where some are unknown."
+    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; without those that are unknown."
     if work.unknown_ops: return {}
     kinds = dict(model=model_flops_of, needed=lambda c: model_flops_of(c, every=False),
                  hardware=lambda c: c.contraction_flops)
-    found = {kind: Counter() for kind in kinds}
-    for c in work.trace:
-        for kind, flops_of in kinds.items() if c.contraction_flops else (): found[kind][c.dtype] += flops_of(c)
-    return {kind: dict(sums) for kind, sums in found.items()}
+    calls = grouped(filter(lambda c: c.contraction_flops, work.trace), lambda c: c.dtype)
+    found = {kind: {dtype: total(map(flops_of, own)) for dtype, own in calls.items()} for kind, flops_of in kinds.items()}
+    return {kind: sums for kind, sums in found.items() if None not in sums.values()}
 
 def _untimed_joined(m):
     "Return `m` with what ran again in the backward of a module as a part of it, where it has no time of its own."

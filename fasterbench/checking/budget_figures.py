@@ -20,7 +20,7 @@ from ..engine.accelerator import Host, accelerator, as_device
 from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep, placed, preserved_run
 from ..core.units import total
-from ..roofs.place import division
+from ..roofs.division import division
 from ..roofs.row import grouped
 from ..timing.stopping import StoppingRule
 from ..timing.timestamps import TimestampCost

@@ -9,7 +9,8 @@ __all__ = ['kind_of_rows', 'kinds_differ', 'lines_of', 'steps_of', 'by_step']
 from dataclasses import dataclass, replace
 
 from .differences import in_order
-from ..roofs.place import RooflinePoint
+from ..roofs.point import RooflinePoint
+from ..roofs.row import names_of
 from ..views.result import Result
 from ..views.view import printable
 
@@ -24,7 +25,7 @@ def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
     return out
 
 # %% ../../nbs/comparing/pairing.ipynb #36a2a07e
-_apportioned_fields = "flops", "contraction_flops", "dense_flops", "bytes_moved"
+_apportioned_fields = {*names_of(RooflinePoint, "work")} - {*names_of(RooflinePoint, "of_layers")}
 
 @dataclass(frozen=True)
 class Line:

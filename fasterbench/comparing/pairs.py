@@ -14,7 +14,7 @@ from .differences import before_after, in_order
 from .pairing import Line
 from .ratios import log_width
 from .verdicts import Bar, Change, Moved, Sampled, change_between, drift_between, factors_to_exceed
-from ..roofs.place import RooflinePoint
+from ..roofs.point import RooflinePoint
 from ..roofs.row import totals
 from ..timing.certainty import ratio_factor
 from ..timing.machine_load import load_caveats

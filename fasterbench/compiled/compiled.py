@@ -19,15 +19,14 @@ from torch import nn
 from ..core.arguments import as_call, copied
 from ..core.private import _disable_current_modes
 from ..core.progress import progress_bar
-from ..core.units import total
 from ..engine.accelerator import device_of, is_accelerator
 from .inductor import Frame, Generator, Graph, NotGenerated, Timestamped
 from ..engine.modules import parts
 from ..engine.step import Forward, parameter_owners, phases, preserved_run
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.place import call_row, flops_time
-from ..roofs.row import Row
+from ..roofs.call_row import call_row, flops_time, work_of
+from ..roofs.row import Row, no_work, summed
 from ..work.count import Work
 from .fused import Kernel, module_path, read_buffers, read_site
 from ..work.dispatch import watching
@@ -158,10 +157,8 @@ class Kernels:
     )->Row|None:
         "Return what runs eagerly between the graphs of a compiled module, without a time; `None` is unknown."
         rest = self.calls_between_graphs(work, path)
-        if not rest: return Row(contraction_flops=0, dense_flops=0)
-        if phase != "forward": return None
-        sums = {k: total(getattr(c, k) for c in rest) for k in ("flops", "contraction_flops", "dense_flops")}
-        return Row(bytes_moved=sum(t.bytes for c in rest for t in (*c.reads, *c.writes)), **sums)
+        if not rest: return Row(**no_work)
+        return summed(map(work_of, rest), operator="", dtype="") if phase == "forward" else None
 
     def _timestamp(self, graph, note):
         "Return the timestamp of one graph, which knows the how manieth call of a run it is in."
@@ -296,8 +293,7 @@ def kernel_rows(
     for s, layers in zip(slots, layer_shares(slots, work)):
         phase = s.phase if training else ""
         if s.kernel is None:
-            rows.append(Row(s.name, _kinds[s.name], category="overhead", contraction_flops=0, dense_flops=0,
-                            eager_bytes=0, phase=phase))
+            rows.append(Row(s.name, _kinds[s.name], category="overhead", phase=phase, **no_work))
             continue
         call = replace(s.kernel.call, reads=s.reads, writes=s.writes)
         row = call_row(call, next(served), peaks, tf32, not s.kernel.fused)

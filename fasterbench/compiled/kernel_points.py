@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/compiled/kernel_points.ipynb #kr000003
 from ..core.units import first_names, percent_text
 from ..analysis.rows import timed_row
-from ..roofs.row import Row, changed, summed
+from ..roofs.row import Row, changed, summed, unknown_work
 from ..work.kernel_names import kernel_type
 
 # %% ../../nbs/compiled/kernel_points.ipynb #kr000005
@@ -31,7 +31,7 @@ def _without_kernels(m, row):
     left = m.kernels.eager_work(m.work, row.name, phase)
     idle = left is not None and not left.flops and not left.bytes_moved      # no operator runs outside the graphs
     name, kind = _outside_graphs[phase] if idle else (row.name, row.type)
-    left = left or Row(flops=None, bytes_moved=None)
+    left = left or Row(**unknown_work)
     return changed(left, name=name, type=kind, time_s=row.time_s, time_iqr_s=row.time_iqr_s, phase=row.phase,
                    uncertain=row.uncertain, disturbed=row.disturbed, calls=row.calls, eager_bytes=left.bytes_moved,
                    category="overhead" if idle else row.category)

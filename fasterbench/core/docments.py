@@ -7,7 +7,7 @@ __all__ = []
 
 # %% ../../nbs/core/docments.ipynb #f15aa20e
 import inspect
-from dataclasses import is_dataclass
+from dataclasses import fields, is_dataclass
 from typing import TypeVar
 
 from fastcore.docments import docments
@@ -19,7 +19,9 @@ def commented(
     "Return the comment of each parameter or field that has one, in a line each; none where there is no source."
     try: comments = docments(thing, returns=False, args_kwargs=True)
     except OSError: return {}
-    return {name: " ".join(comment.split()) for name, comment in comments.items() if comment}
+    found = {name: " ".join(comment.split()) for name, comment in comments.items() if comment}
+    said = {f.name: f.metadata["meaning"] for f in fields(thing) if "meaning" in f.metadata} if is_dataclass(thing) else {}
+    return said | found
 
 # %% ../../nbs/core/docments.ipynb #1cd50d72
 def _added(doc, heading, comments):

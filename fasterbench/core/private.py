@@ -18,6 +18,8 @@ from torch._subclasses.fake_tensor import (DataDependentOutputException, Dynamic
 from torch.autograd import Variable, _get_sequence_nr
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn import Module
+from torch.optim import optimizer as foreach_optimizers
+from torch.utils import _foreach_utils as foreach_functions
 from torch.utils._python_dispatch import (TorchDispatchMode, _disable_current_modes, _get_current_dispatch_mode_stack,
                                           _pop_mode, is_traceable_wrapper_subclass)
 from torch.utils._pytree import SUPPORTED_NODES, tree_flatten, tree_leaves, tree_map

@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
-from fasterbench.roofs.place import place, ranked, rates
+from fasterbench.roofs.place import place, ranked
+from fasterbench.roofs.point import rates
 from fasterbench.roofs.row import Row
 from fasterbench.ncu.counters import (command, compute_roofs, contradiction, flop_metrics, flops_of, metrics_for,
                                       time_of, traffic_of, usable)

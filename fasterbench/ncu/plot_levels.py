@@ -10,7 +10,8 @@ import math
 from dataclasses import replace
 
 from ..roofs.hardware import passing
-from ..roofs.place import RooflinePoint, arithmetic_intensity
+from ..roofs.point import RooflinePoint
+from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.row import grouped
 from ..views.fold import label
 from ..views.plot import bounds, hover, plot_points, shown, spot

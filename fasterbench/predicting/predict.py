@@ -28,7 +28,8 @@ from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, d
                                              missing_peaks, row_scale, runs_a_kernel, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.place import at_time, place, ranked, shares_of
+from ..roofs.place import at_time, place, ranked
+from ..roofs.division import shares_of
 from ..roofs.row import summed
 from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value
@@ -105,7 +106,7 @@ def _carried(rows, like, peaks):
     for row in rows:
         other = measured.get((row.name, row.type, row.phase))
         if other is None or not row.roof_time_s: carried.append(row); continue
-        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound == "compute"] / (other.utilization_pct / 100))
+        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound in ("compute", "pointwise")] / (other.utilization_pct / 100))
         found += 1
         carried.append(at_time(row, time))
     return carried, found
@@ -241,6 +242,11 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
     if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
 
+def _stored_note(stored, dtype, compiled):
+    "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
+    if not stored.bytes or not compiled: return stored.lines(dtype)
+    return [f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits", *stored.notes]
+
 def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
     peaks, work, rows, carried = run.peaks, run.work, forecast.rows, 0
@@ -252,10 +258,11 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
     program = _program(type(model).__name__, rows, work, forecast.parts, peaks, doubt, run.launch_s)
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
-                       torch=torch.__version__, autocast="" if autocast is None else dtype_name(autocast),
+                       torch=torch.__version__, autocast=autocast is not None and dtype_name(autocast),
                        device_half_width=z80 * device_deviation(peaks), compiled=compiled,
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
+    notes += _stored_note(work.stored, peaks.dtype.removeprefix("torch."), compiled)
     notes += _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
     rows, ops = (sorted(points, key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
     return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
@@ -318,18 +325,22 @@ def predict(
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
-    rate = _rate_note(result.program, sample) if backward else []
+    if backward: result.environment["step"] = _step_facts(result.program, sample, work, printed, tf32)
+    shared = []
     if devices != 1:
-        rate.append(features.network.devices_note(model, sample, result.program, peaks, devices, parallel))
+        units = tokens_of(sample, work.trace)
+        shared.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
-    return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *rate], **more)
+    return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *shared], **more)
 
 # %% ../../nbs/predicting/predict.ipynb #12b54b5e
-def _rate_note(program, sample):
-    "Return a note with the tokens, or the samples, of a second."
-    n, unit = tokens_of(sample)
-    if not program.roof_time_s: return []
-    def rate(seconds): return format_si(n / seconds, f"{unit}/s")
-    expects = "" if program.is_range else f", expected {rate(program.time_s)}"
-    return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {rate(program.roof_time_s)}{expects}"]
+def _step_facts(program, sample, work, printed, tf32):
+    "Return what a step works on, and the share of the datasheet's peak that model and hardware FLOPs reach."
+    n, unit = tokens_of(sample, work.trace)
+    flops, known = {k: sum(of.values()) for k, of in contractions_of(work).items()}, not program.is_range
+    if not (known and program.time_s and flops.get("hardware")): return dict(work=n, unit=unit)
+    by_dtype = contractions_of(work)["hardware"]
+    dtype = max(by_dtype, key=by_dtype.get)
+    could = program.time_s * printed.flops_of(dtype, dtype == "float32" and bool(tf32))
+    return dict(work=n, unit=unit, mfu=flops["model"] / could, hfu=flops["hardware"] / could)

@@ -20,9 +20,10 @@ from torch import nn
 
 from ..predicting.expected import Chip, attention_kernel, chip_of, interval, missing_peaks
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
-from .serve_work import ModelWithoutData, Stored, configuration_of, experts_read, fact
+from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
 from ..core.arguments import as_count
+from ..work.stored_weights import StoredWeights
 from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
@@ -35,14 +36,16 @@ from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, place
 class Sharding:
     "How a model is split over its devices."
     devices: int=1         # That share each matrix
-    stored: Stored=Stored()
+    stored: StoredWeights=StoredWeights()
     split_head: bool=True  # Whether the matrix of the logits is divided too
     cache_size: float=1.0  # Bytes of an element of the cache over those of the model
 
     def weight(self, w, batch:int, tokens:int)->float: # `tokens` of each sequence
         "Return the bytes that one forward reads of a weight on one device, B."
-        whole = self.stored.of(w) * w.layers
-        if w.role == "rows": return min(w.row_bytes * w.layers * batch, whole)
+        whole = sum(w.sizes(self.stored))
+        if w.role == "rows":
+            rows = w.row_bytes * w.layers * batch * whole / (w.size * w.itemsize)
+            return min(rows, whole)
         if w.role == "experts": whole *= experts_read(w.shape[0], w.chosen, batch * tokens) / w.shape[0]
         return whole / self._parts(w)
 
@@ -51,7 +54,7 @@ class Sharding:
 
     def holds(self, w)->float:
         "Return the bytes that a device holds of a weight, B."
-        return self.stored.of(w) * w.layers / self._parts(w)
+        return sum(w.sizes(self.stored)) / self._parts(w)
 
     def cache(self, held)->float:
         "Return the bytes of what is `held` of one sequence on the device with most heads, B."
@@ -194,8 +197,9 @@ def _weight_bytes(model, layout, works):
     "Return the weights that each device holds, B: those that are read, tables whole, and those that no forward read."
     weights = {w.name: w for work in works.values() for w in work.weights}
     read = sum(layout.holds(w) for w in weights.values())
-    size = sum(w.size * w.itemsize for w in weights.values())
-    rest = sum(p.numel() * p.itemsize for p in model.parameters()) - size
+    stored = layout.stored
+    size = sum(sum(w.sizes(stored)) for w in weights.values())
+    rest = sum(stored.bytes.get(n, p.numel() * p.itemsize) for n, p in model.named_parameters()) - size
     return read + max(rest, 0.0)
 
 _published = "1403 published runs of four models on H100, H200, B200 and GB200"
@@ -276,9 +280,10 @@ def _serve_notes(model, asked, server, most, points=()):
     if longest and works["decode", "end"].context > longest:
         found.append(f"prompt and output together exceed the model's context length of {longest} tokens")
     if layout.devices > 1: found.append(_per_device + f"{layout.devices} devices")
-    if layout.stored.bits:
+    if layout.stored.bytes:
         own = server.times.math if server.times else "the dtype of the model"
-        found.append(f"matrices are stored in {layout.stored.bits:g} bits and multiplied in {own}")
+        found.append(f"matrices are stored in {layout.stored.bits} bits and multiplied in {own}")
+    found += layout.stored.notes
     if most:
         free = percent_text(server.reserve, 0)
         found.append(f"weights and KV cache fit up to batch {most}, with {free} of the memory kept free")
@@ -442,7 +447,7 @@ def _server(counted, on, lies, network, math, engine, reserve):
     "Return a `_Server` of a model on its devices."
     model, works, asked, engine = counted.model, counted.works, counted.asked, engine or ""
     (weights, cache_bytes, devices, split_head), new = lies, counted.new
-    stored = stored_as(weights, model.config)
+    stored = stored_as(weights, model)
     dtype = _float_dtype(model)
     peaks, size = as_peaks(on, dtype), dtype.itemsize
     share, last = 1.0 if cache_bytes is None else cache_bytes / size, works["decode", "end"]

@@ -7,6 +7,7 @@ __all__ = ['ServedTimes']
 
 # %% ../../nbs/serving/serve_times.ipynb #5e000003
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -17,6 +18,7 @@ from ..predicting.expected import (AttentionKernel, Chip, Constant, attention_ti
                                           product_time)
 from .serve_work import StepWork, experts_read
 from ..roofs.hardware import HardwarePeaks
+from ..work.stored_weights import StoredWeights
 
 # %% ../../nbs/serving/serve_times.ipynb #5e000005
 _runs = "1403 published runs of servers"
@@ -70,22 +72,24 @@ class Product(NamedTuple):
 
 def products_of(
     work:StepWork,
-    stored,         # How weights are stored, see `serve_work`
+    stored:StoredWeights,
 )->list[Product]:
     "Return the products of a forward; those of one parent that read the same input are one."
     found, siblings = [], {}
     for w in work.weights:
         if w.role not in ("matrix", "experts"): continue
-        size = stored.of(w) / math.prod(w.shape)
+        sizes = Counter(size / math.prod(w.shape) for size in w.sizes(stored)).items()
         if w.role == "experts":
-            found.append(Product(w.shape[2], w.shape[1], w.layers, size, size < w.itemsize, w.shape[0], w.chosen))
-        else: siblings.setdefault(w.name.rsplit(".", 2)[0], []).append((w, size))
+            found += [Product(w.shape[2], w.shape[1], n, size, size < w.itemsize, w.shape[0], w.chosen)
+                      for size, n in sizes]
+        else: siblings.setdefault(w.name.rsplit(".", 2)[0], []).append((w, sizes))
     for members in siblings.values():
-        *first, (last, size) = members
+        *first, (last, sizes) = members
         joined = {}
-        for w, s in first: joined.setdefault((w.shape[-1], w.layers, s, s < w.itemsize), []).append(w.shape[0])
+        for w, its in first:
+            for s, n in its: joined.setdefault((w.shape[-1], n, s, s < w.itemsize), []).append(w.shape[0])
         found += [Product(sum(columns), *key) for key, columns in joined.items()]
-        found.append(Product(last.shape[0], last.shape[-1], last.layers, size, size < last.itemsize))
+        found += [Product(last.shape[0], last.shape[-1], n, s, s < last.itemsize) for s, n in sizes]
     return found
 
 # %% ../../nbs/serving/serve_times.ipynb #5e000008

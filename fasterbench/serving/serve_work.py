@@ -7,10 +7,10 @@ __all__ = ['ModelWithoutData']
 
 # %% ../../nbs/serving/serve_work.ipynb #d493820d
 import math
+from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from inspect import signature
-from operator import itemgetter
 from typing import NamedTuple
 
 import torch
@@ -19,28 +19,35 @@ from torch import nn
 from ..engine.uncompiled import uncompiled
 from ..core.arguments import tensors_of
 from ..engine.step import Forward, preserved_run
-from ..roofs.row import grouped
 from .known_values import KnownValues
 from ..work.count import trace_call
+from ..work.stored_weights import Format, fp4_math, fp8_math, StoredWeights, stored_weights
 from ..work.target import Target, on_target
 
 # %% ../../nbs/serving/serve_work.ipynb #3b4bed3a
 @dataclass(frozen=True)
 class Weight:
     "A parameter that a forward reads."
-    name: str
+    names: tuple         # In each layer that has one like it
     role: str            # "matrix", "experts", "rows" or "other"
     shape: tuple
     itemsize: float      # B of an element, as stored in the model
-    layers: int=1        # How many layers have one like it
     row_bytes: int=0     # Of a table: bytes that one sequence reads
     chosen: float=0      # Experts per token; a fraction if a choice may select none
     head: bool=False     # Whether it gives the logits
 
     @property
+    def layers(self)->int: return len(self.names)
+    @property
+    def name(self)->str: return self.names[0]
+    @property
     def size(self)->int:
         "Its elements in all layers."
         return math.prod(self.shape) * self.layers
+
+    def sizes(self, stored:StoredWeights)->list[float]:
+        "Return the bytes of each as it is stored."
+        return [stored.bytes.get(n, math.prod(self.shape) * self.itemsize) for n in self.names]
 
 def experts_read(
     experts:int, # There are
@@ -51,60 +58,27 @@ def experts_read(
     return experts * (1 - (1 - chosen / experts) ** tokens)
 
 # %% ../../nbs/serving/serve_work.ipynb #9c6d8b98
-@dataclass(frozen=True)
-class Stored:
-    "How the weights of matrices are stored."
-    bits: int=0         # 0: as the model has them
-    group: int=0        # Elements that share a scale; 0: one for each output
-    scale_bytes: float=2 # Of a scale, with a zero where there is one, B
-    kept: tuple=()      # Parts of names of weights that stay as the model has them; "head": the matrix of the logits
-
-    math: str=field(default="", compare=False) # The dtype that multiplies, where a device has it; "": the model's
-
-    def of(self,
-        weight:Weight,
-    )->float:
-        "Return the bytes of `weight` in one layer."
-        n, head = math.prod(weight.shape), weight.head and any("head" in k for k in self.kept)
-        stays = head or any(k in weight.name for k in self.kept)
-        if not self.bits or weight.role not in ("matrix", "experts") or stays: return n * weight.itemsize
-        scales = n / self.group if self.group else n / weight.shape[-1]
-        return n * self.bits / 8 + scales * self.scale_bytes
-
-_fp8, _fp4 = "float8_e4m3fn", "float4_e2m1fn_x2"
-_formats = dict(int8=Stored(8), fp8=Stored(8, math=_fp8), int4=Stored(4, 32, 4), mxfp4=Stored(4, 32, 1, math=_fp4),
-                nvfp4=Stored(4, 16, 1, math=_fp4))
+_formats = dict(int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
+                mxfp4=Format(4, 32, scale=1, math=fp4_math), nvfp4=Format(4, 16, scale=1, math=fp4_math))
 
 # %% ../../nbs/serving/serve_work.ipynb #3eb38627
 def stored_as(
     # "int8", "fp8", "int4", "mxfp4", "nvfp4", "int4/128" (elements of a group); None: as in the configuration
     text:str|None,
-    config=None,    # A configuration of transformers
-)->Stored:
+    model:nn.Module,
+)->StoredWeights:
     "Return how weights are stored. Raise `ValueError` for a format that is not known."
-    if text is None: return _quantized(config)
+    if text is None: return _as_configured(model)
     name, _, group = str(text).partition("/")
     size = int(group) if group.isdigit() else 0
     if name not in _formats or "/" in str(text) and (size < 8 or size & size - 1):
         raise ValueError(f"weights={text!r}; the formats are {', '.join(_formats)}; the elements of a group, "
                          "a power of two from 8 on, follow a slash: int4/128")
-    return replace(_formats[name], group=size) if group else _formats[name]
+    return stored_weights(model, replace(_formats[name], group=size) if group else _formats[name])
 
-# %% ../../nbs/serving/serve_work.ipynb #d9e6056b
-def _quantized(config):
-    "Read the quantization in a configuration."
-    found = getattr(config, "quantization_config", None)
-    if not found: return Stored()
-    found = found if isinstance(found, dict) else found.to_dict()
-    kept = tuple(p.split("*")[-1].strip(".") or p for p in found.get("modules_to_not_convert") or ["head"])
-    method, block = str(found.get("quant_method", "")), found.get("weight_block_size")
-    if method in _formats:
-        return replace(_formats[method], kept=kept) if not block else Stored(8, math.prod(block), 4, kept, _fp8)
-    bits = (found.get("bits") or found.get("w_bit") or 8 * bool(found.get("load_in_8bit"))
-            or 4 * bool(found.get("load_in_4bit")))
-    if not bits:
-        raise ValueError(f"quantization_config={found} does not say the bits of a weight; weights='int4/128' says them")
-    return Stored(int(bits), max(int(found.get("group_size") or 0), 0), 4 if bits < 8 else 2, kept)
+def _as_configured(model):
+    try: return stored_weights(model)
+    except ValueError as error: raise ValueError(f"{error}; weights='int4/128' says how matrices are stored") from None
 
 # %% ../../nbs/serving/serve_work.ipynb #7e34e06d
 _numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}
@@ -133,15 +107,16 @@ class _Kind:
     out: object=None
     own: int=0       # Calls of it
     others: int=0    # Calls of those that it stands for
-    layers: list=field(default_factory=list)   # All of them
-    copies: dict=field(default_factory=dict)   # Name of a weight -> how many different ones they have
+    layers: list=field(default_factory=list)   # All of them: (path, layer)
+    copies: dict=field(default_factory=dict)   # Name of a weight -> qualified names of the different ones they have
 
     def ran(self, module, args, out): self.own, self.out = self.own + 1, out
 
     def count_copies(self):
-        "Note how many weights there are of each name: layers may share one."
-        tensors = [t for l in self.layers for t in (*l.named_parameters(remove_duplicate=False), *l.named_buffers())]
-        for name, ids in grouped(tensors, itemgetter(0)).items(): self.copies[name] = len({id(t) for _, t in ids})
+        "Note the weights of each name: layers may share one."
+        for path, layer in self.layers:
+            for name, t in (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers()):
+                self.copies.setdefault(name, {}).setdefault(id(t), f"{path}.{name}")
 
 class _Alike(nn.Module):
     "Stands for a layer like one that ran before: gives what that one gave."
@@ -172,10 +147,10 @@ class _Counts(dict):
         ran = [k for k in self.kinds if k.own]
         return _Counts(ran, {k.at: (k.own + k.others) / k.own for k in ran})
 
-    def copies(self, name):
-        "Return how many weights there are like that called `name`: one in each layer, or one that layers share."
+    def copies(self, name)->tuple:
+        "Return the names of weights like that called `name`: one in each layer, or one that layers share."
         kind = next((k for k in self.kinds if name.startswith(k.at + ".")), None)
-        return kind.copies[name[len(kind.at) + 1:]] if kind else 1
+        return tuple(kind.copies[name[len(kind.at) + 1:]].values()) if kind else (name,)
 
 # %% ../../nbs/serving/serve_work.ipynb #679f0f52
 @contextmanager
@@ -184,10 +159,11 @@ def one_of_each(model:nn.Module):
     counts, undo = _Counts(), []
     try:
         for path, stack in _stacks(model):
-            first = {}
+            first, holders = {}, Counter(id(p) for layer in set(stack) for p in layer.parameters())
             for i, layer in enumerate(stack):
-                key = _layer_key(layer)
-                first.setdefault(key, _Kind(f"{path}.{i}")).layers.append(layer)
+                shares = any(holders[id(p)] > 1 for p in layer.parameters())   # and adapts what it shares, perhaps
+                key = layer if shares else _layer_key(layer)
+                first.setdefault(key, _Kind(f"{path}.{i}")).layers.append((f"{path}.{i}", layer))
                 if len(first[key].layers) > 1:
                     counts[first[key].at] += 1
                     undo.append((stack, i, layer))
@@ -295,7 +271,7 @@ def cache_contents(
     context:int,   # Tokens that it has seen
     batch:int,     # Sequences
     latents:dict,  # Path of a layer -> `_Latent`, where the server keeps a compressed form
-    picked:dict,   # Path of a layer -> tokens that it picks
+    needed:dict,   # Path of a layer -> tokens that the last one needs, where that is not all
 )->CacheContents:
     "Return what `cache` holds, for all layers that are like those that ran."
     kinds = []
@@ -305,7 +281,7 @@ def cache_contents(
         at = _layer_at(place((pairs or states)[0]), counts)
         kept = _kept_by_one(pairs, _tree_bytes(states), _sliding_window(layer), context, batch, latents.get(at))
         n = counts.get(at, 1)
-        kinds.append(replace(kept, needed=min(kept.length, picked.get(at, kept.length)), at=at, layers=n,
+        kinds.append(replace(kept, needed=min(kept.length, needed.get(at, kept.length)), at=at, layers=n,
             **{name: n * getattr(kept, name) for name in ("pairs", "states", "added", "objects")}))
     return CacheContents(tuple(kinds))
 
@@ -338,6 +314,11 @@ class StepWork:
     eager_bytes: float    # Over its operators, without weights; copies of the cache included, B
     heads: dict           # Path of a layer -> heads of its queries
     layers: int           # Of the stack that keeps the cache
+
+def _within_chunks(tokens, chunk):
+    "Return the pairs of a query and a key of `tokens` from the first on that see their own chunk alone."
+    whole, rest = divmod(tokens, chunk)
+    return whole * chunk * (chunk + 1) // 2 + rest * (rest + 1) // 2
 
 def _visible(length, source, window):
     "Return the pairs of a query and a key that a causal mask and a window leave."
@@ -382,14 +363,19 @@ class _Attention(NamedTuple):
     tokens: int
     context: int
     windows: dict     # Path of a layer -> keys that a query sees at most
+    chunks: dict      # Path of a layer -> tokens of a chunk, where a query sees those of its own
     counts: dict
     two_sides: bool   # Whether the model has an encoder
 
     def share(self, path, pairs):
         # of one token, heads of a group may stand where the queries of one head do
         if pairs is None or self.tokens not in (1, pairs.queries) or not self._masked(path): return 1.0
-        window = self.windows.get(_layer_at(path, self.counts))
+        at = _layer_at(path, self.counts)
+        window, chunk = self.windows.get(at), self.chunks.get(at)
         if pairs.keys not in (self.context, window): return 1.0
+        if chunk:
+            seen = _within_chunks(self.context, chunk) - _within_chunks(self.context - self.tokens, chunk)
+            return min(seen / (self.tokens * pairs.keys), 1.0)
         return min(_visible(self.tokens, pairs.keys, window) / (self.tokens * pairs.keys), 1.0)
 
     def _masked(self, path):
@@ -535,7 +521,7 @@ def _weight(name, w, touches, experts, copies, is_head):
     role = "rows" if rows else "experts" if experts else "matrix" if multiplied and w.dim() > 1 else "other"
     shape = tuple(w.shape)
     if experts and w.dim() < 3: shape = experts.number, w.numel() // shape[-1] // experts.number, shape[-1]
-    return Weight(name, role, shape, w.itemsize, copies, rows, experts.chosen if experts else 0, is_head)
+    return Weight(copies, role, shape, w.itemsize, rows, experts.chosen if experts else 0, is_head)
 
 # %% ../../nbs/serving/serve_work.ipynb #025b1f2c
 _cache_names = "cache", "past_key_values", "cache_params"     # the first from transformers 5.24 on, also for Mamba
@@ -651,10 +637,14 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     def place(t): return places.get(tracer.memory.number(t), "")
     experts = _expert_weights(work, numbers, rows)
     picked = _picked(work, counts, context, rows, {e.route for e in experts.values()})
-    after = cache_contents(cache, place, counts, context, asked.batch, latents, picked)
-    windows = {_layer_at(place(pairs[0]), counts): w for l in _cache_layers(cache)
-               if (w := _sliding_window(l)) and (pairs := _pairs_in(l))} | picked
-    attention = _Attention(asked.batch, tokens, context, windows, counts, asked.two_sides)
+    windows = {_layer_at(place(pairs[0]), counts): (i, w) for i, l in enumerate(_cache_layers(cache))
+               if (w := _sliding_window(l)) and (pairs := _pairs_in(l))}
+    types = getattr(asked.config, "layer_types", None) or ()
+    chunks = {at: w for at, (i, w) in windows.items() if types[i:i + 1] == ["chunked_attention"]}
+    needed = picked | {at: (context - 1) % w + 1 for at, w in chunks.items()}
+    after = cache_contents(cache, place, counts, context, asked.batch, latents, needed)
+    windows = {at: w for at, (_, w) in windows.items()} | picked
+    attention = _Attention(asked.batch, tokens, context, windows, chunks, counts, asked.two_sides)
     def share(call): return min((experts[t.storage].share for t in call.reads if t.storage in experts), default=1.0)
     run, flops, causal = _flops(work, counts, numbers, attention, latents, share)
     weights = _weights(model, work, numbers, counts, experts)

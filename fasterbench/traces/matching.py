@@ -10,7 +10,7 @@ import re, statistics
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from ..roofs.place import RooflinePoint
+from ..roofs.point import RooflinePoint
 from ..views.fold import as_one
 
 # %% ../../nbs/traces/matching.ipynb #10121a93

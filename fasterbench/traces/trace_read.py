@@ -28,9 +28,10 @@ from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_rows import left_out, mean_row, reduced
 from ..roofs.datasheet import as_peaks, names_device
-from ..roofs.place import is_waiting, place, ranked, shares_of
-from ..roofs.row import Row
-from .row_parts import added
+from ..roofs.point import is_waiting
+from ..roofs.place import place, ranked
+from ..roofs.division import shares_of
+from ..roofs.row import Row, added, no_work
 from .workers import in_processes
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Breakdown, Idle, Result
@@ -62,7 +63,7 @@ def _idle(found, peaks, n):
     "Return the row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) / len(r.spent) for r in found for s in r.spent) / n
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
-    idle = Row("(idle)", name, time_s=seconds, category="idle", contraction_flops=0, dense_flops=0, eager_bytes=0)
+    idle = Row("(idle)", name, time_s=seconds, category="idle", **no_work)
     return place(idle, peaks)
 
 def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.source).name

@@ -22,11 +22,11 @@ from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_bef
                                             own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
-from ..roofs.place import flops_time, waiting_row
+from ..roofs.call_row import flops_time
+from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.row import Row, changed, summed, total
-from .row_parts import added, part_of_row
+from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
 from ..timing.kernels import is_communication, nesting
 from ..work.memory import Memory, Moment, allocated
 
@@ -395,7 +395,7 @@ def mean_row(
     n:int,   # Devices or traces over which it was added
 )->Row:
     "Return the mean of a row."
-    return row if n == 1 else replace(part_of_row(row, 1 / n), calls=max(round(row.calls / n), 1))
+    return row if n == 1 else part_of(row, 1 / n, calls=max(round(row.calls / n), 1))
 
 def _of_one_device(rows, n):
     "Return the rows of a process that ran on `n` devices as those of one in the mean; a window is as long on each."
@@ -493,7 +493,7 @@ def _same_calls(trace, calls, seconds, served, steps, peaks):
 
 # %% ../../nbs/traces/trace_rows.ipynb #15e55f56
 _blank = dict(flops=None, bytes_moved=None)    # What is not known
-_sends_only = dict(flops=0, bytes_moved=0, contraction_flops=0, dense_flops=0, eager_bytes=0, category="communication")
+_sends_only = dict(no_work, category="communication")
 
 def _kernel_rows(same):
     "Yield the rows of the kernels of calls that are the same: with their work, where each call launched one kernel."
@@ -557,7 +557,7 @@ def _windows(trace, same, steps, wire):
     begin, end = window(trace)
     rows, within = [changed(s.row, time_s=0.0) for s in same], [[] for _ in steps]
     for s, row in zip(same, rows):
-        for k, n in s.steps.items(): within[k].append(part_of_row(row, n / s.calls))
+        for k, n in s.steps.items(): within[k].append(part_of(row, n / s.calls))
     unknown = None if wire else 0.0             # kernels do not say which step they belong to
     found = [summed(parts, name=a.name, type="step", time_s=a.end - a.start, calls=1, wire_bytes=unknown)
              for a, parts in zip(steps, within)]

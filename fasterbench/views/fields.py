@@ -9,6 +9,8 @@ __all__ = ['fields', 'Field', 'level_fields', 'fields_of']
 from typing import NamedTuple
 
 from ..core.units import format_si, percent_text
+from ..roofs.point import RooflinePoint
+from ..roofs.row import declarations
 
 # %% ../../nbs/views/fields.ipynb #6f603f4a
 def brief(x:float|None, unit:str="")->str:
@@ -53,66 +55,49 @@ class Field(NamedTuple):
         return "?" if value is None else (_briefs if concise else _formats)[self.format](value, self.unit)
 
 # %% ../../nbs/views/fields.ipynb #ba70d82e
+def own_field(name):
+    "Return the field that a row declares (nbs/roofs/row.ipynb, point.ipynb)."
+    of = declarations(RooflinePoint)[name]
+    return Field(name, of["unit"], of["title"], of["format"], of["meaning"], of["short"])
+
 _rows = (
     Field("rank", "", "rank", "count", "position by time, slowest first"),
-    Field("name", "", "name", "text", "path of the module in the model"),
-    Field("type", "", "type", "text", "class of the module, or kind of kernel"),
-    Field("phase", "", "phase", "text", "phase of a training step: forward, recompute, backward or update"),
-    Field("operator", "", "operator", "text", "PyTorch operator, for rows of operators"),
-    Field("category", "", "category", "text", "kind of work: convolution, matmul, pointwise, …"),
-    Field("dtype", "", "precision", "text", "dtype of most of the work"),
+    *map(own_field, ("name", "type", "phase", "operator", "category", "dtype")),
     Field("count", "", "rows", "count", "number of equal rows folded into this one", short="×"),
-    Field("calls", "", "calls", "count", "calls per forward or step"),
+    own_field("calls"),
     Field("total_s", "s", "total time", "si", "time per step, including submodules"),
-    Field("time_s", "s", "time", "si", "self time per step, without submodules"),
+    own_field("time_s"),
     Field("time_per_call_s", "s", "time per call", "si", "time ÷ calls"),
-    Field("time_iqr_s", "s", "IQR", "si", "interquartile range of the time over the steps; unknown for a single step"),
+    own_field("time_iqr_s"),
     Field("rank_min_s", "s", "min over ranks", "si", "shortest time over the ranks", short="min"),
     Field("rank_max_s", "s", "max over ranks", "si", "longest time over the ranks", short="max"),
     Field("slowest_rank", "", "slowest rank", "count", "rank with the longest time", short="slowest"),
     Field("interval_low_s", "s", "p10", "si", "10th percentile of the expected time; unknown for a range"),
     Field("interval_high_s", "s", "p90", "si", "90th percentile of the expected time, or the upper end of a range"),
-    Field("share", "", "share", "share", "share of the time of all rows"),
+    own_field("share"),
     Field("cumulative_share", "", "cumulative share", "share", "share of this row and all slower ones together"),
 )
 
 # %% ../../nbs/views/fields.ipynb #e3d0eeb1
 _work = (
-    Field("flops", "FLOP", "FLOPs", "amount", "floating-point operations, 2 per multiply-accumulate"),
-    Field("contraction_flops", "FLOP", "contraction FLOPs", "amount",
-          "FLOPs of convolutions, matrix products and attention"),
-    Field("dense_flops", "FLOP", "dense FLOPs", "amount",
-          "contraction FLOPs, including masked query–key pairs of attention"),
-    Field("bytes_moved", "B", "bytes", "amount", "inputs, weights and outputs of the row, each counted once"),
-    Field("eager_bytes", "B", "bytes of operators", "amount",
-          "bytes summed over operators, including intermediate results"),
-    Field("arithmetic_intensity", "FLOP/B", "FLOP/B", "fixed", "arithmetic intensity: FLOPs per byte"),
-    Field("achieved_gflops", "GFLOP/s", "FLOP rate", "fixed", "FLOPs ÷ time", short="GFLOP/s"),
+    *map(own_field, ("flops", "contraction_flops", "dense_flops", "bytes_moved", "eager_bytes",
+                     "arithmetic_intensity", "achieved_gflops")),
     Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs ÷ time at the roof"),
     Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes ÷ time"),
-    Field("wire_bytes", "B", "bytes on the wire", "amount", "bytes that this process sends to others",
-          short="wire"),
+    own_field("wire_bytes"),
     Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs ÷ bytes on the wire"),
 )
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
-    Field("bound", "", "bound", "text", "what limits the row: compute, memory, launch or network"),
-    Field("memory_level", "", "memory level", "text", "memory level whose traffic takes longest"),
-    Field("utilization_pct", "%", "utilization", "percent", "time at the roof ÷ time",
-          short="util%"),
+    own_field("bound"),
+    Field("latency", "", "latency", "flag", "below a tenth of its roof: latency limits the row, and not the roof"),
+    *map(own_field, ("memory_level", "utilization_pct")),
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate ÷ compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "busiest memory level: bandwidth ÷ its roof"),
-    Field("roof_time_s", "s", "time at the roof", "si", "minimum time at the roofs"),
-    Field("network_s", "s", "network time", "si", "minimum time to send its bytes at the roofs of the network"),
-    Field("launch_s", "s", "fixed cost", "si",
-          "minimum time to launch its operators, measured with one-element tensors"),
+    *map(own_field, ("roof_time_s", "network_s", "launch_s")),
     Field("potential_s", "s", "gap", "si", "time − time at the roof"),
-    Field("above_roof", "", "exceeds the roof", "flag",
-          "faster than its roof, by more than the spread of the row's time and of the roof"),
-    Field("uncertain", "", "uncertain", "flag", "row too short for the clock"),
-    Field("disturbed", "", "noise", "mark", "times vary by more than 25 %, or other processes used the CPU"),
-    Field("source", "", "source", "text", "source of FLOPs and bytes: counted, predicted or hardware counters"),
+    *map(own_field, ("above_roof", "uncertain", "disturbed", "source")),
 )
 
 fields = {f.name: f for f in (*_rows, *_work, *_roof)}

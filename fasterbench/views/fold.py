@@ -11,9 +11,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from ..core.units import total
-from ..roofs.place import RooflinePoint, place, utilization
-from ..roofs.row import Row, grouped, summed
+from ..roofs.point import RooflinePoint, rates, utilization
+from ..roofs.row import changed, grouped, part_of, sums
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)
@@ -29,10 +28,6 @@ def label(p:RooflinePoint)->str:
     return (p.name or "(model)") + (f" ×{count}" if count > 1 else "")
 
 # %% ../../nbs/views/fold.ipynb #c0d47a08
-def _common_name(values, other="mixed"):
-    "Return the value that all of `values` are, else `other`."
-    return values[0] if len(set(values)) == 1 else other
-
 def _bound(points):
     "Return the bound and level with the most time at the roof; without roofs, with the most time."
     times = Counter()
@@ -42,40 +37,14 @@ def _bound(points):
     return times.most_common(1)[0][0]
 
 # %% ../../nbs/views/fold.ipynb #38c776d1
-_same = ("type", "flops", "bytes_moved", "time_s", "calls", "operator", "phase", "category", "dtype", "eager_bytes",
-         "contraction_flops", "dense_flops", "launch_s", "explained", "wire_bytes", "sends", "network_s", "roof_time_s",
-         "time_iqr_s", "uncertain", "disturbed")
-
-def _fold_row(p, levels):
-    "Return a point as a row again, with its bytes at `levels`."
-    by_level = dict(p.bytes_by_level)
-    return Row(**{k: getattr(p, k) for k in _same},
-               bytes_by_level=tuple(by_level.get(l, 0) for l in levels) if by_level else ())
-
 def as_one(points, rows, name, count):
     "Sum `points` into one row; its time at the roof is the sum of theirs."
-    levels = list(dict.fromkeys(level for p in points for level, _ in p.bytes_by_level))
-    row, (bound, level) = summed((_fold_row(p, levels) for p in points), name=name), _bound(points)
-    def one(names): return names if isinstance(names, str) else "mixed"
-    nothing = dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}
-    p = place(row, None, share=total(p.share for p in points), bound=bound, memory_level=level,
-              source=_common_name([p.source for p in points]), category=one(row.category), dtype=one(row.dtype),
-              roof_time_s=row.roof_time_s, launch_s=row.launch_s, explained=row.explained,
-              bytes_by_level=tuple(zip(levels, row.bytes_by_level)), ranks=_rank_times(points),
-              above_roof=any(p.above_roof for p in points), interval_s=_summed_interval(points),
-              **dict(utilization_pct=utilization(row.roof_time_s, row.time_s)) | nothing)
-    apportioned = any(getattr(p, "apportioned", False) for p in points)
-    return FoldedPoint(**vars(p), count=count, rows=tuple(rows), apportioned=apportioned)
-
-def _summed_interval(points):
-    "Add up the intervals, as if all errors had one sign; empty if one is unknown."
-    return tuple(map(sum, zip(*(p.interval_s for p in points)))) if all(p.interval_s for p in points) else ()
-
-def _rank_times(points):
-    "Return the time of each rank in all of `points`."
-    times = Counter()
-    for p in points: times.update(dict(p.ranks))
-    return tuple(times.items())
+    bound, level = _bound(points)
+    p = FoldedPoint(**sums(points, RooflinePoint) | dict(name=name, layers=()), bound=bound, memory_level=level, count=count,
+                    arithmetic_intensity=None, achieved_gflops=None, utilization_pct=None, rows=tuple(rows),
+                    apportioned=any(getattr(p, "apportioned", False) for p in points))
+    found = rates(p) | dict(utilization_pct=utilization(p.roof_time_s, p.time_s))
+    return changed(p, **found | (dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}))
 
 # %% ../../nbs/views/fold.ipynb #3834fde9
 _digits = re.compile(r"(\d+)")
@@ -84,7 +53,7 @@ def _block_key(p): return _digits.sub("*", p.name), p.type, p.operator, p.phase,
 
 def _starred(names):
     "Return the common form of `names`; numbers that differ are `*`."
-    return "".join(_common_name(part, "*") for part in zip(*map(_digits.split, names)))
+    return "".join(part[0] if len(set(part)) == 1 else "*" for part in zip(*map(_digits.split, names)))
 
 def _of_a_module(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
 
@@ -112,21 +81,14 @@ def _merged_rows(points, key, name=None, counted=True):
     return found
 
 # %% ../../nbs/views/fold.ipynb #2230e5e6
-_parted = ("flops", "bytes_moved", "time_s", "contraction_flops", "dense_flops", "launch_s", "roof_time_s",
-           "time_iqr_s", "share", "wire_bytes", "network_s")
-
-def _part_of(p, layer):
-    "Return the part of kernel `p` that belongs to one of its layers."
+def _layer_part(p, layer):
+    "Return the part of kernel `p` that belongs to one of its layers, which runs as often as the kernel."
     path, kind, share, eager = layer
-    def by(v): return None if v is None else v * share
-    pairs = {k: tuple((name, by(v)) for name, v in getattr(p, k)) for k in ("bytes_by_level", "explained", "sends")}
-    return replace(p, name=path, type=kind, layers=(), eager_bytes=eager,
-                   interval_s=tuple(map(by, p.interval_s)), **pairs,
-                   **{k: by(getattr(p, k)) for k in _parted})
+    return part_of(p, share, name=path, type=kind, layers=(), eager_bytes=eager, calls=p.calls)
 
 def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
     "Return one row per layer and phase in place of the kernels of compiled code; all other rows as they are."
-    parts = [(i, part) for i, p in enumerate(points) for part in ([_part_of(p, l) for l in p.layers] or [p])]
+    parts = [(i, part) for i, p in enumerate(points) for part in ([_layer_part(p, l) for l in p.layers] or [p])]
     groups = grouped(parts, lambda part: (part[1].name, part[1].phase) if points[part[0]].layers else part[0])
     found = []
     for members in groups.values():

@@ -15,7 +15,8 @@ from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text
 from ..roofs.hardware import passing
-from ..roofs.place import RooflinePoint, apart
+from ..roofs.point import RooflinePoint
+from ..roofs.division import apart
 from ..roofs.row import grouped, totals
 from .fold import label
 from .headline import model_name
@@ -26,6 +27,7 @@ from .view import printable, shortened
 # %% ../../nbs/views/plot.ipynb #25a0c854
 bounds = dict(memory=dict(color="#1569b0", symbol="circle", pattern="", label="memory-bound"),
               compute=dict(color="#e0702a", symbol="square", pattern="/", label="compute-bound"),
+              pointwise=dict(color="#c2478f", symbol="pentagon", pattern="-", label="pointwise-bound"),
               launch=dict(color="#8e63c9", symbol="diamond", pattern="\\", label="launch-bound"),
               network=dict(color=wire_color, symbol="triangle-up", pattern="+", label="network-bound"),
               none=dict(color=ink, symbol="circle-open", pattern="", label="without work"),

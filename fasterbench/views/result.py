@@ -16,9 +16,12 @@ from ..core.features import is_there
 from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored,
                                     write_whole)
 from ..core.streams import print_text
-from ..core.units import format_si, percent_text, share_texts, total
+from ..core.units import first_names, format_si, percent_text, share_texts, total
 from ..engine.peers import peers
-from ..roofs.place import RooflinePoint, rounding, violations, without_time
+from ..roofs.point import RooflinePoint
+from ..roofs.row import names_of
+from ..roofs.violations import rounding, violations
+from ..roofs.place import without_time
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.machine_load import load_caveats
 from ..work.memory import Memory
@@ -99,7 +102,7 @@ class Timing:
         if self.communication_s is not None:
             lines.append(f"network     {format_si(self.exposed_s, 's')} waiting for collectives, which take "
                          f"{format_si(self.communication_s, 's')}")
-        lines.append(f"rows ÷ end  {self.ratio:.3f}")
+        lines.append(f"sum ÷ end   {self.ratio:.3f} of rows, waiting and overhead")
         return "\n".join(lines + [f"WARNING: {w}" for w in self.warnings])
 
 # %% ../../nbs/views/result.ipynb #ac0c0a02
@@ -298,14 +301,16 @@ _kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
 schema = "fasterbench.result"
 version = 3    # 2: `accounts` for `breakdowns`; 1: 0 for the spread of a single step, what is not known left out
 
-def _plain_values(value):
-    if isinstance(value, list): return [_plain_values(v) for v in value]
-    return asdict(value) if is_dataclass(value) else value
+def plain_values(value):
+    if isinstance(value, list): return [plain_values(v) for v in value]
+    if not is_dataclass(value): return value
+    left_out = {f.name for f in fields(value) if not f.metadata.get("saved", True)}
+    return {k: v for k, v in asdict(value).items() if k not in left_out}
 
 def to_dict(result:Result)->dict:
     "Return everything, as plain values that JSON can hold."
-    values = {f.name: _plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
-        and result.peaks.to_dict(), breakdowns=names_alone(_plain_values(result.breakdowns)))
+    values = {f.name: plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
+        and result.peaks.to_dict(), breakdowns=names_alone(plain_values(result.breakdowns)))
     return dict(schema=schema, version=version, **finite(values), caveats=result.caveats)
 
 # %% ../../nbs/views/result.ipynb #b1e9b4e0
@@ -359,12 +364,16 @@ def _agreeing(result):
 def _points_of(data, name):
     "Return the points of one kind, with an infinite intensity, which the file has as text, as a number."
     points = data.get(name)
-    return [_point_of(p) for p in points] if isinstance(points, list) else points
+    return [_point_of(f"{name}[{i}]", p) for i, p in enumerate(points)] if isinstance(points, list) else points
 
-def _point_of(p):
+def _point_of(where, p):
     "Return the fields of a point; of one without work, which files once gave an infinite intensity, as they are now."
-    if not isinstance(p, dict) or p.get("arithmetic_intensity") != "inf": return p
-    if not p.get("flops") == p.get("bytes_moved") == 0: return p | dict(arithmetic_intensity=math.inf)
+    if not isinstance(p, dict): return p
+    if lacks := first_names(name for name in names_of(RooflinePoint, "needed") if name not in p):
+        raise ValueError(f"{where} has no {lacks}")
+    p = p | dict(at_least=p.get("source") == "at least")
+    if p.get("arithmetic_intensity") != "inf": return p
+    if not p["flops"] == p["bytes_moved"] == 0: return p | dict(arithmetic_intensity=math.inf)
     return p | dict(arithmetic_intensity=None, bound="none", utilization_pct=None, memory_level="")
 
 def _upgraded(result):

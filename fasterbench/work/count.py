@@ -26,7 +26,9 @@ from .dispatch import watching, OtherThreads, packages, script_operators
 from .lives import memory_of_run, resizes_told
 from .memory import Memory
 from .rules import assumptions
+from .stored_weights import StoredWeights, stored_without_data
 from .target import Target, on_target
+from .traffic import storage_id
 from .trace import Call, Touch, Tracer, Visit
 
 # %% ../../nbs/work/count.ipynb #905311ce
@@ -143,11 +145,12 @@ def _touched_bytes(touches): return sum(t.bytes for t in touches)
 def model_flops_of(
     call,            # A `Call` with known FLOPs
     every:bool=True, # With every pair of an attention; False: with those that its mask leaves
-)->float:
-    "Return the FLOPs in contractions of a call that the model needs: none that are computed again."
-    if call.phase == "recompute" or not call.contraction_flops: return 0
+)->float|None:
+    "Return the FLOPs in contractions that the model needs of a call, none in an update; `None`: the mask is not known."
+    if call.phase in ("recompute", "update") or not call.contraction_flops: return 0
     once = call.contraction_flops - call.again_flops
-    return once * call.dense_flops // call.contraction_flops if every else once
+    if every: return once * call.dense_flops // call.contraction_flops
+    return None if call.unmasked is None else once * call.unmasked[0] // call.unmasked[1]
 
 class _Totals:
     "Sums over a trace."
@@ -214,6 +217,7 @@ class Work(_Totals):
     unseen: dict = field(default_factory=dict)   # Operators past the dispatcher: index of the part -> name -> count
     memory: Memory|None = None                   # What the run held at one time; None: not of a whole run
     assumptions: tuple = ()                      # What the figures assume of data that is not there
+    stored: StoredWeights = StoredWeights()      # The weights that a checkpoint stores in another form
 
     @property
     def ops(self)->list[OpWork]:
@@ -311,9 +315,12 @@ def trace_call(
     run:Forward,  # A forward or a training step
     before_write=lambda tensor: None, # Called before an operator writes to a tensor
     tracer=Tracer, # Makes the mode that counts
+    stored=StoredWeights(), # How a checkpoint stores the weights of the model
 )->Work:
     "Return the work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
+    tracer.memory.stored = {storage_id(p): stored.bytes[n] / (p.numel() * p.itemsize)
+                            for n, p in run.model.named_parameters() if n in stored.bytes}
     before = _named_before(tracer, run)
     with (eager(), torch.jit.optimized_execution(False), assumptions() as assumed, run.watched(tracer),
           watching(tracer), others, resizes_told(tracer.memory.changed)):
@@ -339,7 +346,7 @@ def trace_call(
     foreign = {c.operator.partition("::")[0] for c in calls} - _of_pytorch     # may have temporaries of their own
     memory_held = replace(memory_held, exact=memory_held.exact and not (unseen or foreign),
                           eager=any(is_compiled(p.module) for p in run.modules))
-    return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held, tuple(assumed))
+    return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held, tuple(assumed), stored)
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
 def check_initialized(model:nn.Module):
@@ -349,24 +356,43 @@ def check_initialized(model:nn.Module):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
 
+def _gradients(run):
+    "Return for which parameters of the optimizer there is a gradient, and its layout."
+    given = [p for group in run.optimizer.param_groups for p in group["params"]]
+    return [(id(p), p.grad.layout) for p in given if p.grad is not None]
+
+def _state_made(run, before_write, tracer):
+    "Let an update alone, by gradients without data, make the optimizer's state; return `_gradients` where it has."
+    given = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    with eager(), run.watched(mode := tracer(run.owners, before_write)), watching(mode):
+        for p in given: p.grad = torch.zeros_like(p)
+        try: run.update()
+        except RuntimeError: run.optimizer.state.clear()         # it takes no dense gradient, or reads what is in one
+    made = _gradients(run) if run.optimizer.state else []
+    for p in given: p.grad = None
+    return made
+
 def _work_of_call(run, args, kwargs, target):
     "Return the work of `run`: where its tensors are, or on `target`."
-    loss = run.loss if run.training else None
+    loss, stored = run.loss if run.training else None, stored_without_data(run.model)
     with (preserved_run(run, (args, kwargs)) as before_write,
           on_target(run.model, args, kwargs, target, loss) as (args, kwargs, tracer, place)):
         if place is not None: run = place.run(run)
         first, later = run.has_first, (args, kwargs)
         if first and place is None: later = copied(later)
         run.reset((args, kwargs))
-        work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
-        if not first or not run.optimizer.state: return work
+        made = _state_made(run, before_write, tracer) if first and place is not None else []
+        work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer, stored)
+        if made and made == _gradients(run): return work
+        if made: run.optimizer.state.clear()
+        elif not first or not run.optimizer.state: return work
         # That step has made the optimizer's state. In the next DDP sorts its buckets; all others are like the third.
         args, kwargs = later
         run.reset((args, kwargs))
         if place is None:
             run(*args, **kwargs)
             run.reset((args, kwargs))
-        return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer)
+        return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer, stored)
 
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(

@@ -8,10 +8,11 @@ __all__ = []
 # %% ../../nbs/work/doors.ipynb #dr000004
 import sys, threading
 from contextlib import contextmanager
+from functools import cache
 
 import torch
 
-from ..core.private import _disable_current_modes, _len_torch_dispatch_stack
+from ..core.private import FakeTensor, _disable_current_modes, _len_torch_dispatch_stack
 from ..engine.process import SharedSwitch
 
 # %% ../../nbs/work/doors.ipynb #dr000005
@@ -36,6 +37,7 @@ def _made(cls, *args, **kwargs):
     "Make a tensor: one of a class of its own with the modes off."
     new = super(torch.Tensor, cls).__new__
     if cls is torch.Tensor or not _len_torch_dispatch_stack(): return new(cls, *args, **kwargs)
+    if len(args) == 1 and isinstance(args[0], FakeTensor): return _fake_subclass(cls, args[0])
     with _disable_current_modes(): made = new(cls, *args, **kwargs)
     if (watcher := _watcher()) is not None: watcher.made_aside(made)
     return made
@@ -46,19 +48,44 @@ class _Maker:
         spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
         return super(torch.Tensor, cls).__new__ if getattr(spec, "_initializing", False) else _made
 
+@cache
+def _fake_class(cls):
+    "Return a class that is `cls` and has no data."
+    return cls if issubclass(cls, FakeTensor) else type(cls.__name__, (cls, FakeTensor), {"__module__": cls.__module__})
+
+def as_fake_class(
+    cls,          # A class of tensors that hold their data themselves
+    t:FakeTensor, # Of no other class
+)->FakeTensor:
+    "Let a tensor without data be one of `cls`."
+    t.__class__ = _fake_class(cls)
+    return t
+
+def _fake_subclass(cls, t, requires_grad=False):
+    return as_fake_class(cls, t.detach()).requires_grad_(requires_grad)
+
+def _as_subclass(t, cls):
+    if not isinstance(t, FakeTensor) or isinstance(t, cls): return torch._C.TensorBase.as_subclass(t, cls)
+    return as_fake_class(cls, torch.ops.aten.alias(t))
+
+def _make_subclass(cls, t, requires_grad=False, **kwargs):
+    if isinstance(t, FakeTensor): return _fake_subclass(cls, t, requires_grad)
+    return torch._C.TensorBase._make_subclass(cls, t, requires_grad, **kwargs)
+
 _doors = [(torch.Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _doors += [(torch.UntypedStorage, "data_ptr")]
 _absent = object()
 
-def _as_they_are(): return {(owner, name): vars(owner).get(name, _absent) for owner, name in (*_doors, _maker)}
+def _as_they_are(): return {(owner, name): vars(owner).get(name, _absent) for owner, name in _telling_doors}
 
 def _set(methods):
     for (owner, name), method in methods.items():
         if method is not _absent: setattr(owner, name, method)
         elif name in vars(owner): delattr(owner, name)
 
-_maker = torch.Tensor, "__new__"
-_telling_doors = {door: _telling(*door) for door in _doors} | {_maker: _Maker()}
+_makers = {(torch.Tensor, "__new__"): _Maker(), (torch.Tensor, "as_subclass"): _as_subclass,
+           (torch.Tensor, "_make_subclass"): staticmethod(_make_subclass)}
+_telling_doors = {door: _telling(*door) for door in _doors} | _makers
 _switch = SharedSwitch(_as_they_are, _set, lambda: _telling_doors)
 
 @contextmanager

@@ -206,6 +206,8 @@ rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _fore
      category="optimizer")(each())
 rule(*aten_names("_foreach_norm _foreach_powsum"), category="optimizer")(each(2))
 rule(*aten_names("_foreach_lerp"), category="optimizer")(each(3))
+rule(*aten_names("_amp_foreach_non_finite_check_and_unscale"), category="optimizer")(each(2))    # a check, a product
+rule(*aten_names("_amp_update_scale"), category="optimizer")(each())
 rule(*aten_names("_foreach_zero _foreach_copy"), category="optimizer")(each(0))
 
 @rule(*aten_names("_foreach_add _foreach_sub"), category="optimizer")

@@ -30,13 +30,14 @@ class Lives:
 
     def begin(self,
         storage, # Of a tensor that is met for the first time; None: it has none
+        nbytes,  # Of it, as a checkpoint stores it
     ):
         "Give a storage the next number, and follow it to its end."
         n = len(self.sizes)
         self.sizes.append(0)
         if storage is None: self.opaque = True; return
         self._refs.append(weakref.ref(storage, partial(self._freed, n)))
-        self.sizes[n] = storage.nbytes()
+        self.sizes[n] = nbytes
         self.log.append((resized, n, self.sizes[n]))              # also of an empty one: it may be filled later
 
     def resize(self, n, nbytes):

@@ -6,7 +6,7 @@
 __all__ = ['no_values', 'no_driver', 'fakes_cloned', 'NoResult', 'StandIns', 'quiet_meta']
 
 # %% ../../nbs/work/stand_ins.ipynb #07854422
-import logging, re
+import logging, math, re
 from contextlib import contextmanager
 from functools import partial
 
@@ -14,9 +14,10 @@ import torch
 from torch import nn
 
 from ..core.tensors import sparse_parts
+from ..core.dtypes import dtype_name
 from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                       HigherOrderOperator, TorchDispatchMode, UnsupportedOperatorException,
-                                      tree_map, unset_fake_temporarily)
+                                      foreach_functions, foreach_optimizers, tree_map, unset_fake_temporarily)
 from ..engine.process import SharedSwitch
 from .dispatch import is_view
 from .rules import op_name, tensors_in
@@ -58,8 +59,25 @@ def _product_result(*args, first=0, **how):
     if len(dense) != 1 or a.shape[-1] != b.shape[max(b.dim() - 2, 0)]: return None
     return dense[0].new_empty(*a.shape[:-1], *b.shape[-1:][:b.dim() - 1])
 
+def _one_number(x, target, *rest, reduction=1):
+    "Return a loss, in the storage of all differences, which PyTorch makes first and keeps."
+    if next((r for r in reversed(rest) if type(r) is int), reduction) == 0: return None
+    return x.new_empty(torch.broadcast_shapes(x.shape, target.shape)).resize_(())
+
+@_result_of(aten.mse_loss.default, aten.soft_margin_loss.default, aten.binary_cross_entropy.default)
+def _loss_of(x, target, *rest, reduction=1, **kwargs): return _one_number(x, target, *rest, reduction=reduction)
+
+@_result_of(aten.smooth_l1_loss.default)
+def _smooth_loss(x, target, reduction=1, beta=1.0): return _one_number(x, target, reduction=reduction)
+
+@_result_of(aten.col2im.default)
+def _image_of(columns, size, *how, **kwargs):
+    "Return an image, in a storage that is as large as its columns at least."
+    return torch.empty_like(columns).resize_(*columns.shape[:-2], columns.shape[-2] // math.prod(how[0]), *size)
+
 def known_result(op, args, kwargs):
     "Return a tensor without data for the result of `op`, where it is known here; `None` where PyTorch is to be asked."
+    _check_dtypes(op, args)
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
@@ -79,6 +97,25 @@ def _gradients_of_norm(backward, grad, x, *rest):
 for _norm in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
     forward, backward = getattr(aten, _norm).default, getattr(aten, f"{_norm}_backward").default
     _known |= {forward: partial(_of_norm, forward), backward: partial(_gradients_of_norm, backward)}
+
+# %% ../../nbs/work/stand_ins.ipynb #dtypes02
+_of_one_dtype = {}     # operator -> places of the arguments that have to be of one dtype
+for _places, _names in {(0, 1): """mm mv convolution _grouped_mm _cdist_forward grid_sampler_2d grid_sampler_3d
+                                   binary_cross_entropy native_group_norm""",
+                        (0, 1, 2): "addmm addmm_ addmv addmv_ addbmm addbmm_", (1, 2): "_addmm_activation",
+                        (0, 2): "index_put index_put_ _index_put_impl_ native_layer_norm",
+                        (0, 3): "index_add index_add_"}.items():
+    _of_one_dtype |= {f"aten::{n}": _places for n in _names.split()}
+_of_one_dtype["aten::native_batch_norm"] = _of_one_dtype["aten::_native_batch_norm_legit"] = (0, 1)
+
+def _check_dtypes(op, args):
+    "Raise `ValueError` for a call that PyTorch refuses for its dtypes. Norms take parameters in float32 beside halves."
+    name = op_name(op)
+    if name not in _of_one_dtype: return
+    dtypes = [args[i].dtype for i in _of_one_dtype[name] if i < len(args) and isinstance(args[i], torch.Tensor)]
+    if len(set(dtypes)) < 2 or "norm" in name and dtypes[0].itemsize == 2 and dtypes[1] is torch.float32: return
+    raise ValueError(f"{name} is given {' and '.join(map(dtype_name, dtypes))}, where PyTorch needs one dtype: give the "
+                     "model and its sample the same, or use autocast")
 
 # %% ../../nbs/work/stand_ins.ipynb #ee98e922
 def _has_own_data(t): return t.layout is not torch.strided or t.is_quantized or t.is_nested
@@ -125,7 +162,7 @@ class NoResult(RuntimeError):
         super().__init__(f"{op_name(op)}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
         self.op = op
 
-no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None")
+no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None|NestedTensorImpl doesn't support")
 no_driver = re.compile(r"(NVIDIA|CUDA|HIP|XPU|GPU) driver|[Nn]o (NVIDIA|HIP|XPU) GPUs|not compiled with CUDA|"
                        r"ROCm|not linked with support for")
 
@@ -186,3 +223,13 @@ def _set_copied(method):
 
 fakes_cloned = SharedSwitch(lambda: vars(FakeTensor).get("__deepcopy__"), _set_copied, lambda: _cloned)
 fakes_cloned.__doc__ = "Within `fakes_cloned()` a deep copy of a tensor without data is a clone."
+
+# %% ../../nbs/work/stand_ins.ipynb #foreach1
+_by_lists = foreach_functions, foreach_optimizers
+
+def _set_supported(types):
+    for module, value in zip(_by_lists, types): module._foreach_supported_types = value
+
+fakes_in_lists = SharedSwitch(lambda: [m._foreach_supported_types for m in _by_lists], _set_supported,
+                              lambda: [[*types, FakeTensor] for types in fakes_in_lists.before])
+fakes_in_lists.__doc__ = "Within `fakes_in_lists()` PyTorch takes lists of tensors without data at once, as with data."

@@ -18,14 +18,17 @@ from torch.nn.functional import pad
 
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
-                                      FakeTensor, tree_map)
+                                      FakeTensor, _disabled_torch_dispatch_impl, is_traceable_wrapper_subclass,
+                                      tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
+from .dispatch import without_subclasses
+from .doors import as_fake_class
 from .rules import map_tensors, op_name, tensors_in
-from .stand_ins import fakes_cloned, NoResult, StandIns, no_driver, no_values, quiet_meta
+from .stand_ins import fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values, quiet_meta
 from .trace import Tracer, from_outside
 from .values import Values, as_with_data
 
@@ -113,6 +116,8 @@ class FakeTracer(Tracer):
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
 
+    def values_of(self, t): return self.place.values.of(t)
+
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
 
 class TargetTracer(FakeTracer):
@@ -168,8 +173,25 @@ class _Elsewhere:
     def fake(self, t):
         "Return a fake tensor in place of `t`, the same each time."
         if t.layout is not torch.strided or t.is_quantized or t.is_nested: return t
-        if id(t) not in self.memo: self.memo[id(t)] = t, self._made(t)
+        if id(t) not in self.memo: self.memo[id(t)] = t, self._of_class(t)
         return self.memo[id(t)][1]
+
+    @without_subclasses
+    def _of_class(self, t):
+        "Return a fake tensor of the class of `t`: with its attributes, or of fake parts where it wraps others."
+        if isinstance(t, FakeTensor) or type(t) in (torch.Tensor, nn.Parameter, nn.Buffer): return self._made(t)
+        held = {k: self.fake(v) if isinstance(v, torch.Tensor) else v for k, v in vars(t).items()}
+        if type(t).__torch_dispatch__ is _disabled_torch_dispatch_impl: new = as_fake_class(type(t), self._made(t))
+        elif not is_traceable_wrapper_subclass(t):
+            how = dict(strides=t.stride(), dtype=t.dtype, device=self.device, requires_grad=t.requires_grad)
+            new = torch.Tensor._make_wrapper_subclass(type(t), t.shape, **how)
+        else:
+            names, more = t.__tensor_flatten__()
+            parts = {name: self.fake(getattr(t, name)) for name in names}
+            new = type(t).__tensor_unflatten__(parts, more, t.shape, t.stride())
+            return nn.Parameter(new, t.requires_grad) if isinstance(t, nn.Parameter) else new
+        new.__dict__.update({k: v for k, v in held.items() if k not in vars(new)})
+        return new
 
     def _made(self, t, device=None):
         with self.mode, torch.no_grad():
@@ -209,17 +231,11 @@ def _optimizer_of(optimizer, place):
     "Return an optimizer like `optimizer`, with its state, whose parameters are on `place`."
     made, fake = object.__new__(type(optimizer)), place.fake
     made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})  # that of a scheduler is bound
-    made.param_groups = [_group_of(g, place) for g in optimizer.param_groups]
+    made.param_groups = [g | dict(params=list(map(fake, g["params"]))) for g in optimizer.param_groups]
     made.state = type(optimizer.state)(getattr(optimizer.state, "default_factory", None) or dict)
     for p, values in optimizer.state.items():
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
-
-def _group_of(group, place):
-    found = group | dict(params=[place.fake(p) for p in group["params"]])
-    settled = any(group.get(k) is not None for k in ("foreach", "fused")) or group.get("differentiable")
-    by_list = "foreach" in group and not settled and not isinstance(group.get("lr"), torch.Tensor)
-    return found | dict(foreach=True) if by_list and place.device.type != "cpu" else found
 
 def _lists(value, own):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
@@ -337,7 +353,7 @@ def on_target(
         cast = target.autocast if loss is None else None        # a step enters autocast itself, and leaves it
         args, kwargs = _fake_sample((args, kwargs), place.fake)
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), fakes_in_lists(),
                         _autocast(place.device.type, cast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise

@@ -32,7 +32,7 @@ from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
-from .rules import op_name, plain_values, tensors_in
+from .rules import has_data, op_name, plain_values, tensors_in
 from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, region, storage_id,
                                       transferred, unique_bytes)
 from .wire import Sent
@@ -73,6 +73,7 @@ class Call:
     again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
     channels_last: bool=False        # Whether an image among its tensors has this memory format
     transposed: bool=False           # Whether neighbours in the result lie far apart in what is read
+    unmasked: tuple[int, int]|None=(1, 1)  # Of an attention with a mask: pairs that it leaves, of how many; None: unknown
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -102,6 +103,7 @@ class MemoryBlocks:
     def __init__(self):
         self.made_in = []      # Per number: index of the visit that allocated it; None: it was there before the run
         self.lives = Lives()
+        self.stored = {}       # Key of a storage -> share of its bytes that a checkpoint stores
         self._numbers, self._alive, self._shared, self._made = {}, [], set(), {}
 
     def __contains__(self, t): return storage_id(t) in self._numbers
@@ -118,7 +120,7 @@ class MemoryBlocks:
             if visit is not None: self._made.setdefault(visit, []).append(self._numbers[key])
             storage = storage_of(memory_of(t))
             self._alive.append(t if storage is None else StorageWeakRef(storage))
-            self.lives.begin(storage)
+            self.lives.begin(storage, 0 if storage is None else self._size(storage))
             if is_shared(self._alive[-1]): self._shared.add(self._numbers[key])
             for inner in inner_tensors(t): self.number(inner, visit)
         return self._numbers[key]
@@ -128,7 +130,13 @@ class MemoryBlocks:
 
     def changed(self, storage):
         "Note the size that a storage has now."
-        if (n := self._numbers.get(storage._cdata)) is not None: self.lives.resize(n, storage.nbytes())
+        if (n := self._numbers.get(storage._cdata)) is not None: self.lives.resize(n, self._size(storage))
+
+    def _size(self, storage): return self.share(storage._cdata, storage.nbytes())
+
+    def share(self, key, nbytes)->int:
+        "Return how many of the bytes of a storage a checkpoint stores."
+        return round(self.stored[key] * nbytes) if key in self.stored else nbytes
 
     def is_alive(self, number)->bool:
         "Return whether something holds the memory; what has no storage is not known to be held."
@@ -491,6 +499,10 @@ class Tracer(Watcher):
 
     def run(self, op, args, kwargs): return op(*args, **kwargs)
 
+    def values_of(self, t)->torch.Tensor|None:
+        "Return a tensor with the values of `t`; `None` where they are not known."
+        return t if has_data(t) else None
+
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
 from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
@@ -558,7 +570,20 @@ def _call_of(self, op, args, kwargs, out):
                 [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
                 tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
                 tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense, flops.again if flops else 0,
-                any(map(_lies_channels_last, given)), _is_transposed(given, tensors_in(out)))
+                any(map(_lies_channels_last, given)), _is_transposed(given, tensors_in(out)),
+                _unmasked(self, op, args, kwargs) if category == "attention" else (1, 1))
+
+excluding = -1e4      # What is added to a score so that its weight is zero
+
+def _unmasked(self, op, args, kwargs):
+    "Return how many pairs the mask of an attention leaves, and of how many; `None` where its values are not known."
+    masks = [v for a, v in arguments(op, args, kwargs) if a.name in ("attn_mask", "attn_bias", "bias")]
+    masks = [self.values_of(m) for m in masks if isinstance(m, torch.Tensor)]
+    if not masks: return 1, 1
+    if masks[0] is None: return None
+    with _disable_current_modes(), torch.no_grad():
+        one = masks[0][tuple(slice(None) if step else slice(1) for step in masks[0].stride())]     # what repeats, once
+        return int(torch.count_nonzero(one if one.dtype is torch.bool else one > excluding)), one.numel()
 
 def _lies_channels_last(t):
     "Tell if the steps of a picture grow from its channels over columns and rows to the next picture."
@@ -583,8 +608,9 @@ def _lines_of(t, order):
     return len({p * t.itemsize // 128 for p in places})
 
 def _touch(self, access):
-    whole = unique_bytes(access.tensor) if access.rows else 0
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], access.bytes, whole)
+    key, whole = storage_id(access.tensor), unique_bytes(access.tensor) if access.rows else 0
+    moved, whole = (self.memory.share(key, n) for n in (access.bytes, whole))
+    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], moved, whole)
 
 def written(op, args, kwargs):
     "Return the tensors that a call writes to."

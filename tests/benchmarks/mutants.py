@@ -12,6 +12,9 @@ that others use slows it down and changes nothing else: a mutant counts as caugh
 import argparse, ast, json, os, random, re, shutil, subprocess, sys, tempfile
 from pathlib import Path
 
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+import style
+
 root = Path(__file__).resolve().parent.parent.parent
 wings = "work", "roofs", "timing", "traces", "analysis"
 comparisons = {ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "=="}
@@ -112,8 +115,7 @@ def catcher(project, changed, everything, arguments):
 
 def copied(folder):
     "A copy of the project in `folder`, beside the shared files where there are some."
-    kept = shutil.ignore_patterns(".git", "__pycache__", "_proc", "_docs", "*.egg-info")
-    shutil.copytree(root, project := Path(folder)/"project", ignore=kept)
+    shutil.copytree(root, project := Path(folder)/"project", ignore=style.beside)
     if (root.parent/"shared").is_dir(): (Path(folder)/"shared").symlink_to(root.parent/"shared")
     return project
 

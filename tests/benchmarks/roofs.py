@@ -9,7 +9,8 @@ import statistics, sys
 
 import torch, torchvision
 
-from fasterbench.roofs.place import division, place
+from fasterbench.roofs.division import division
+from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer, measure_peaks
 

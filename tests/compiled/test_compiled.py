@@ -13,7 +13,7 @@ import fasterbench.compiled.inductor as inductor
 from conftest import heavy_only, in_line, nightly, nightly_only
 from fasterbench import compare, count_work, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
-from fasterbench.roofs.place import violations
+from fasterbench.roofs.violations import violations
 from fasterbench.views import report
 from fasterbench.views.result import from_dict
 from fasterbench.views.page import unbroken

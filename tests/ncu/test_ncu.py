@@ -8,7 +8,7 @@ from hypothesis import HealthCheck, given, settings, strategies as st
 
 import ncu_files
 from conftest import heavy_only, nightly, shared, shared_file
-from fasterbench.roofs.place import RooflinePoint
+from fasterbench.roofs.point import RooflinePoint
 from fasterbench.ncu.ncu import missing_command, read_ncu
 from fasterbench.views.table import summary
 

@@ -204,7 +204,7 @@ def test_groups_of_a_mesh(tmp_path):
     Ranks 0, 1, 3 are a group of two distances. A mesh whose groups look alike is refused on every rank, and nobody waits."""
     found = on_ranks(tmp_path, meshed + """
 from torch.distributed.device_mesh import DeviceMesh
-from fasterbench.roofs.place import network_fields
+from fasterbench.roofs.call_row import network_fields
 from fasterbench.work.count import count_work
 from fasterbench.network import network_probes as probes
 real = probes._collective_time                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
