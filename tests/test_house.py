@@ -122,7 +122,7 @@ def outputs(path):
 
 def doubts(text):
     "The lines that say that times or roofs are in doubt."
-    return re.findall(r"^(?:[\w ]+: )?noise: .*", text, re.M)
+    return re.findall(r"^(?:(?:[\w ]+: )?noise: |.*NOT STEADY).*", text, re.M)
 
 # Pages with such lines on purpose, and why.
 doubtful = {"headline.ipynb": "shows what the lines say", "why_levels.ipynb": "the roof of L3 spreads by 22 %",

@@ -37,7 +37,7 @@ def test_caveats_are_said():
 
 def test_files_have_whole_names():
     "A name of 29 characters is cut in the printed table alone; so are no two that then look alike."
-    from fasterbench.comparing.compare import _column_titles, series_of
+    from fasterbench.comparing.series import _column_titles, series_of
     from view_kinds import predicted
     found = series_of([predicted(n, on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)])
     names = [f"batch {n} {on}" for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
@@ -313,15 +313,15 @@ rows_of = column("name", "time", "share"), column("bound"), column("utilization"
 
 # Of each kind, where a reader sees whose figures they are and whose roofs, and the answers to the five questions.
 questions = dict(
-    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + bar("lost below the roof"), *rows_of[1:], line("noise:"), one),
-    training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("noise:"), one),
-    compiled=(line("a CPU", "roofs: "), *rows_of, line("noise:"), one),
+    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + bar("lost below the roof"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
+    training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
+    compiled=(line("a CPU", "roofs: "), *rows_of, line("used 1.6 of 2 cores"), one),
     ranks=(line("a CPU", "roofs: "), column("phase", "time", "max over ranks"), column("bound"), column("utilization"), line("shares are relative to the sum of the rows"), one),
     memory=(line("forward + backward", "roofs: "), *rows_of, line("peak memory"), one),
     trace=(line("cuda", "roofs: "), rows_of[0] + bar("idle"), *rows_of[1:], line("GPU idle 85.0 %"), one),
     kernels=(line("GPU of compute capability 12.0", "roofs: "), column("name", "time", "share"), column("bound"), line("2.5 with unknown FLOPs"), line("FLOPs are unknown"), one),
     no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peak metrics"), column("name", "time", "share"), line("no peak metrics"), line("no peak metrics"), line("FLOPs are unknown"), one),
-    disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:], line("noise:"), one),
+    disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
     predict=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected", "share"), column("bound"), line("limit 131.51 ns"),
              column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "Predicted for"), one),
     host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"), column("p90") + line("Predicted for"), one),

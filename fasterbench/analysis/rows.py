@@ -15,14 +15,14 @@ from torch import nn
 
 from .measure import Measurement
 from ..core import features
-from ..core.units import first_names
+from ..core.units import first_names, total
 from ..engine.step import phases
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.call_row import call_row
 from ..roofs.place import place, ranked
 from ..roofs.division import shares_of
 from ..roofs.point import waiting_row
-from ..roofs.row import Row, changed, no_work, summed, unknown_work
+from ..roofs.row import Row, changed, grouped, no_work, summed, unknown_work
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples, is_marked
@@ -230,14 +230,14 @@ def _replays(m):
             "their kernels are timed, but their FLOPs and bytes are unknown"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
-    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; {} where some are unknown."
+    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; what is unknown is left out."
     if work.unknown_ops: return {}
     kinds = dict(model=model_flops_of, needed=lambda c: model_flops_of(c, every=False),
                  hardware=lambda c: c.contraction_flops)
-    found = {kind: Counter() for kind in kinds}
-    for c in work.trace:
-        for kind, flops_of in kinds.items() if c.contraction_flops else (): found[kind][c.dtype] += flops_of(c)
-    return {kind: dict(sums) for kind, sums in found.items()}
+    calls = grouped(filter(lambda c: c.contraction_flops, work.trace), lambda c: c.dtype)
+    found = {kind: {dtype: total(map(flops_of, own)) for dtype, own in calls.items()}
+             for kind, flops_of in kinds.items()}
+    return {kind: sums for kind, sums in found.items() if None not in sums.values()}
 
 def _untimed_joined(m):
     "Return `m` with what ran again in the backward of a module as a part of it, where it has no time of its own."

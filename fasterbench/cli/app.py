@@ -160,8 +160,9 @@ def _files_of(given):
     return filter(os.path.exists, [*(p for _, p in named), *(p for folder in folders for p in folder.iterdir())])
 
 def device_here(name):
-    from fasterbench.engine.accelerator import as_device
-    try: return as_device(name)
+    "Return the device of that name; without one the accelerator that is there, else the CPU."
+    from fasterbench.engine.accelerator import as_device, default_type
+    try: return as_device(name or default_type())
     except ValueError as error: usage_error(str(error), "--device")
 
 # %% ../../nbs/cli/app.ipynb #5701d5e0
@@ -299,7 +300,8 @@ def words(help, *valid, kind=Optional[str]):
 
 _forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
-Device = option("Run on this device: cpu, cuda, cuda:1, …", kind=str, metavar="DEVICE")
+Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
+                metavar="DEVICE")
 Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
 Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
 Length = whole("Set the sequence length in tokens.  [default: 128]")

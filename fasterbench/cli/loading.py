@@ -17,6 +17,7 @@ from traceback import walk_tb
 import torch
 from torch import nn
 
+from ..core.arguments import with_batch
 from ..core.private import tree_map
 from ..core.warnings import UnknownWarning, warn
 
@@ -123,7 +124,7 @@ _makers = dict(torchvision=_torchvision, timm=_timm, transformers=_transformers)
 def load_model(
     text:str,                   # "torchvision:resnet18", "timm:vit_tiny_patch16_224", "net.py:make"
     shape:tuple|None=None,      # Of the sample; None: what comes with the model, or what its kind takes
-    batch:int|None=None,        # First dimension of a sample that is made here; None: 1
+    batch:int|None=None,        # First dimension of the sample; None: as it came, else 1
     dtype:torch.dtype|None=None,# Of the model and of the sample; None: as they are, as a configuration says
     seq:int|None=None,          # Length of the token ids that are made here; None: 128, or what the model takes
 )->tuple[nn.Module, object]:
@@ -131,16 +132,20 @@ def load_model(
     kind, name = _kind_and_name(text)
     model, sample = (_makers[kind](name), None) if kind in _makers else _from_file(kind, name)
     given = sample is not None and shape is None
-    if batch is not None and (shape is not None or sample is not None):
-        whose = "--input gives its shape" if shape is not None else "this model comes with its own sample"
-        raise ModelError(f"a batch size applies only to generated samples; {whose}", "--batch")
+    if batch is not None and shape is not None:
+        raise ModelError("--input gives the shape of the sample, the batch included: write it there", "--batch")
     if given and seq is not None:
         raise ModelError("a length applies only to generated token ids; this model comes with its own sample", "--seq")
     if dtype is not None: model = model.to(dtype)
-    if given: return model, _cast(sample, dtype)
+    if given: return model, _cast(sample if batch is None else _of_batch(sample, batch), dtype)
     sample = _default_sample(model, shape, batch or 1, seq, kind)
     if shape is None and kind not in _makers: _warn_of_sample(name, sample)
     return model, sample
+
+def _of_batch(sample, batch):
+    "Return the sample that came with a model, with so many entries along its first axis."
+    try: return with_batch(sample, batch)
+    except ValueError as error: raise ModelError(str(error), "--batch") from None
 
 def _kind_and_name(text):
     kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")

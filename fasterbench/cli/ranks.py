@@ -19,10 +19,13 @@ def launched_ranks()->int:
     "Return how many ranks `torchrun` started; 1 without it."
     return int(os.environ.get("WORLD_SIZE", "1")) if "TORCHELASTIC_RUN_ID" in os.environ else 1
 
-def local_device(device:str)->str:
-    "Return the device of this rank: of several GPUs the one of its place on the host."
+def local_device(device:str|None)->str|None:
+    "Return the device of this rank: of several GPUs the one of its place on the host; `None`: the default, alone."
+    if launched_ranks() == 1: return device
+    from fasterbench.engine.accelerator import default_type
+    device = device or default_type()
     several = device != "cpu" and ":" not in device
-    return f"{device}:{os.environ['LOCAL_RANK']}" if several and launched_ranks() > 1 else device
+    return f"{device}:{os.environ['LOCAL_RANK']}" if several else device
 
 def is_first()->bool:
     "Return whether this process prints and writes."

@@ -56,7 +56,7 @@ def _network(device):
 
 # %% ../../nbs/cli/roofline_verb.ipynb #1e683c19
 @app.command(epilog=examples("peaks --json peaks.json", "peaks --device cuda --dtype bfloat16 --fresh"))
-def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
+def peaks(device:Device=None, dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
                                             kind=str,
                                             metavar="DTYPE")="float32",
           json:output("Write the roofs; - for standard output.")=None,
@@ -89,7 +89,7 @@ def peaks(device:Device="cpu", dtype:option("Measure the compute roof of float32
 @app.command(epilog=examples("roofline torchvision:resnet18",
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
-    model:Model, device:Device="cpu", dtype:Dtype=None, input:Shape=None,
+    model:Model, device:Device=None, dtype:Dtype=None, input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations.  [default: until the times are stable]")=None,
@@ -124,7 +124,7 @@ def roofline(
             if len(sizes) > 1 and peers.leads: notice(f"batch {size}: {sizes.index(size) + 1} of {len(sizes)}")
             net = wrapped(_compiled(net) if compiled else net)
             over = features.network.measured_with(roofs) if network else roofs
-            stepped = updated and updated(net.to(where).parameters())
+            stepped = optimizer_of(updated, net.to(where))
             options = dict(backward=backward, loss=lossy, optimizer=stepped, progress=False if no_progress else None)
             found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, kernels)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
@@ -185,6 +185,12 @@ def step_named(backward, loss, optimizer):
         if given and not backward: usage_error("it needs a training step: add --backward", option)
     return loss_named(loss), optimizer_named(optimizer)
 
+def optimizer_of(make, model):
+    "Return the optimizer that the class `make` makes of the parameters of `model`; `None` without one."
+    from fasterbench.engine.uncompiled import uncompiled
+    if make is None: return None
+    with uncompiled(): return make(model.parameters())
+
 def optimizer_named(name):
     "Return the class of `torch.optim` of that name."
     import torch
@@ -221,12 +227,13 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
     except ModelError as error: usage_error(str(error), error.option)
     except (NotImplementedError, RuntimeError): return load_model(model, shape, batch, dtype, seq)
 
-def fit_note(model, sample, peaks, **how):
-    "Return a line on the largest batch that fits a device; none where its memory or the feature is not known."
+def fit_found(model, sample, peaks, **how):
+    "Return the largest batch that fits a device, and a line on it; no batch where memory or feature is not known."
     room = peaks.capacity("memory")
-    if not is_there("memory"): return [absent("memory")]
-    if not room: return ["the memory of the device is not known"]
-    return [str(features.memory.batch_that_fits(model, sample, room, **how))]
+    if not is_there("memory"): return None, absent("memory")
+    if not room: return None, "the memory of the device is not known"
+    found = features.memory.batch_that_fits(model, sample, room, **how)
+    return found.batch, str(found)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))

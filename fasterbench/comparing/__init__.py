@@ -6,4 +6,4 @@
 __all__ = []
 
 # %% ../../nbs/comparing/feature.ipynb #3ed72ace
-needs, public = (), dict(compare=["compare", "Comparison", "Series"])
+needs, public = (), dict(compare=["compare", "Comparison"], series=["Series"])

@@ -22,7 +22,8 @@ def compare_verb(
     top:Top=10, html:output("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, row by row."
-    from fasterbench.comparing.compare import compare, series_of
+    from fasterbench.comparing.compare import compare
+    from fasterbench.comparing.series import series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "FILE")
     results = list(map(saved_result, saved))
     found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])

@@ -6,6 +6,6 @@
 __all__ = ['series_of']
 
 # %% ../../nbs/comparing/door.ipynb #476850db
-from .compare import series_of
+from .series import series_of
 
 _all_ = ["series_of"]

@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/comparing/verdicts.ipynb #ac01c1c4
 import math, statistics
 from collections.abc import Sequence
+from enum import Enum
 from statistics import NormalDist
 from typing import NamedTuple
 
@@ -17,18 +18,34 @@ class Sampled(NamedTuple):
     time_s: float
     iqr_s: float|None # None: unknown
 
-def change_between(
-    before:Sampled,
-    after:Sampled,
-    factor:float|None=1.0,         # A change within it is not judged; None: unknown; infinite: no change is
-    within:str="within the drift", # What a change within the factor is called
-)->str:
-    "Say whether the second time is `faster` or `slower`, else why that cannot be said."
-    if None in (before.iqr_s, after.iqr_s, factor): return "spread unknown"
+class Change(Enum):
+    "What was found of a row: its text, the mark in a table, and what that mark means."
+    faster = "faster", "faster", ""
+    slower = "slower", "slower", ""
+    within_spread = "within the spread", "±", "not judged: the times differ by no more than half the sum of both IQRs"
+    within_drift = ("within the drift", "≈",
+                    "not judged: similar rows changed as much, or the row's operators did not change")
+    busy = "machine busy", "≈", "not judged: other processes used the CPU"
+    within_interval = "within the interval", "≈", "not judged: the interval of the prediction includes no change"
+    spread_unknown = "spread unknown", "?", "not judged: the spread of one of the times is unknown"
+    time_unknown = "time unknown", "?", "not judged: one of the times is only a range"
+    only_before = "only before", "", ""
+    only_after = "only after", "", ""
+
+    def __init__(self, text, mark, meaning): self.text, self.mark, self.meaning = text, mark, meaning
+
+class Bar(NamedTuple):
+    "What a change of time has to exceed to be judged, and what it is where it does not."
+    factor: float|None=1.0            # None: no change is judged
+    below: Change=Change.within_drift
+
+def change_between(before:Sampled, after:Sampled, bar:Bar=Bar())->Change:
+    "Say whether the second time is faster or slower, else why that cannot be said."
+    if None in (before.iqr_s, after.iqr_s): return Change.spread_unknown
     low, high = sorted((before.time_s, after.time_s))
-    if not high - low > (before.iqr_s + after.iqr_s) / 2: return "within the spread"
-    if factor != 1.0 and not high > low * factor: return within
-    return "faster" if after.time_s < before.time_s else "slower"
+    if not high - low > (before.iqr_s + after.iqr_s) / 2 and bar.below != Change.spread_unknown: return Change.within_spread
+    if bar.factor is None or bar.factor != 1.0 and not high > low * bar.factor: return bar.below
+    return Change.faster if after.time_s < before.time_s else Change.slower
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce31rt00
 def drift_between(
@@ -87,13 +104,13 @@ def rows_like(rows:Sequence[Moved])->list[list[int]]:
 def factors_to_exceed(
     rows:Sequence[Moved],
     drift:float,          # The factor by which the machine may have changed
-)->list[float]:
-    "Return the factor by which the times of each row have to differ; infinite: not judged."
+)->list[float|None]:
+    "Return the factor by which the times of each row have to differ; `None`: its operators did not change as it did."
     changes, factors = [(r.change, r.change_apart) for r in rows], []
     for (x, y), row, like in zip(changes, rows, rows_like(rows)):
         whole, alone = zip(*(changes[k] for k in like))
         def ends_of(values): return _ends([v for v in values if v is not None], math.log(drift), len(rows))
         ends, apart = ends_of(whole), ends_of(alone)
         confirmed = row.without if y is None else y > apart[1] if x > 0 else y < apart[0]
-        factors.append(math.exp(ends[1] if x > 0 else -ends[0]) if confirmed else math.inf)
+        factors.append(math.exp(ends[1] if x > 0 else -ends[0]) if confirmed else None)
     return factors

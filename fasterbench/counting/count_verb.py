@@ -10,7 +10,7 @@ import re
 
 from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option, output,
                                  shape_given, show, switch, target_device, whole, words)
-from ..cli.roofline_verb import fit_note, loaded_on_meta, step_named
+from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core.units import calls_text, format_count, format_si, total
 from ..core.dtypes import dtype_name
 from ..views.fields import Field
@@ -111,7 +111,7 @@ class Counts(View):
         self.name, self.work, self.rows, self.depth = name or type(model).__name__, work, rows_of(model, work), 3
         self.sample, self.parameter_bytes = describe_sample(sample), parameter_bytes(model, work.stored)
         self.stored = work.stored.lines(dtype_name(next(model.parameters()).dtype)) if self.parameter_bytes else []
-        self.memory, self.room, self.fits = work.memory, None, []
+        self.memory, self.room, self.fits, self.device = work.memory, None, [], ""
 
     @property
     def lines(self)->list[str]:
@@ -125,7 +125,7 @@ class Counts(View):
         text = (f"{self.name} · {sample_text(self.sample)} · {parameters}, "
                 f"{format_si(self.parameter_bytes, 'B')} · {_flops_text(w)}{within or ''} · "
                 f"bytes {format_si(whole['bytes_moved'], 'B')} of modules, {format_si(w.bytes, 'B')} of operators")
-        held = self.memory.line + (f" · {self.memory.share_of(self.room)}" if self.room else "")
+        held = self.memory.line + (f" · {self.memory.share_of(self.room)} ({self.device})" if self.room else "")
         return [text, held, *self.fits, *self.stored, *([f"no FLOP rule for {unknown}"] if unknown else [])]
 
     def _table(self):
@@ -189,11 +189,12 @@ def count(
     net, sample = loaded_on_meta(model, shape_given(input), batch, dtype_named(dtype), seq)
     cast, peaks = autocast and as_dtype(autocast), on and as_peaks(on, autocast or dtype or "float32")
     target = target_of(peaks, cast) if on else Target("cpu", autocast=cast)
-    how = dict(target=target, backward=backward, loss=lossy, optimizer=updated and updated(net.parameters()))
+    how = dict(target=target, backward=backward, loss=lossy, optimizer=optimizer_of(updated, net))
     with in_the_model(model, sample, net=net):
         work = count_work(net, sample, **how)
-        fits = fit_note(net, sample, peaks, **how) if on else []
+        fits = [fit_found(net, sample, peaks, known=work.memory, **how)[1]] if on else []
     counts = (StepCounts if backward else Counts)(net, work, sample, short_name(model.rpartition(":")[2]))
-    counts.room, counts.fits = on and peaks.capacity("memory"), fits
+    if on: counts.room, counts.device = peaks.capacity("memory"), peaks.environment.get("device_name", peaks.device)
+    counts.fits = fits
     counts.depth = depth
     show(counts, json, csv)

@@ -367,6 +367,10 @@ def as_device(
         raise ValueError(f"device {str(device)!r} cannot be measured here; this machine has {', '.join(here)}")
     return torch.device("cpu") if checked.type == "cpu" else checked
 
+def default_type()->str:
+    "Return the type of the accelerator that can be measured here; without one the CPU."
+    return available_devices()[-1].partition(":")[0]
+
 
 
 # %% ../../nbs/engine/accelerator.ipynb #7bf5ec79

@@ -17,6 +17,7 @@ from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
 from .model_state import preserved
 from .process import deeper
+from .uncompiled import import_answered
 from ..core.arguments import modules_of, tensors_of
 
 # %% ../../nbs/engine/step.ipynb #40116e92
@@ -116,6 +117,16 @@ def _check_optimized(optimizer, modules):
         raise ValueError(f"optimizer is a {type(optimizer).__name__} over {len(given)} tensors, none of which is a "
                          "parameter of the model or the loss: it would update nothing; make it from model.parameters()")
 
+def _check_takes_output(loss):
+    "Raise `ValueError` for a loss that needs more than the output."
+    if loss is None: return
+    name = getattr(loss, "__name__", type(loss).__name__)
+    try: inspect.signature(loss.forward if isinstance(loss, nn.Module) else loss).bind(None)
+    except TypeError:
+        raise ValueError(f"loss={name} takes more than one argument, and a loss gets the output alone: give a function "
+                         "of it, as lambda output: loss(output, target)") from None
+    except ValueError: pass                                     # a builtin without a signature
+
 def check_step(backward:bool, loss, optimizer):
     "Raise `TypeError` or `ValueError` for what cannot be a training step."
     if backward and torch.is_inference_mode_enabled():
@@ -126,6 +137,7 @@ def check_step(backward:bool, loss, optimizer):
     if loss is not None and not callable(loss):
         raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a "
                         "scalar tensor")
+    _check_takes_output(loss)
     if optimizer is None: return
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise TypeError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed")
@@ -207,9 +219,12 @@ class TrainingStep(Forward):
         torch.clear_autocast_cache()      # as at the end of autocast: the next step casts the weights that it finds
         with _without_autocast(value.device.type):
             with self.section(loss, "backward", value.grad_fn): _begin_backward(value)
-            if self.optimizer is not None:
-                with self.section(loss + 1, "update"): self.optimizer.step()
+            if self.optimizer is not None: self.update()
         return out
+
+    def update(self):
+        "Let the optimizer take a step."
+        with self.section(len(self.modules) + 1, "update"), import_answered(): self.optimizer.step()
 
 # %% ../../nbs/engine/step.ipynb #a6f0afc9
 @contextmanager

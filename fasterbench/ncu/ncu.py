@@ -19,9 +19,9 @@ from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.roofs.place import place, ranked
 from fasterbench.roofs.point import rates
 from fasterbench.roofs.row import Row
-from fasterbench.ncu.ncu_csv import (FileNumbers, LaunchRecord, base_value, launch_records, command,
-                                         compute_roofs, flop_metrics, flops_of, metrics_for, time_of, traffic_of,
-                                         usable)
+from fasterbench.ncu.counters import (command, compute_roofs, contradiction, flop_metrics, flops_of, metrics_for,
+                                      time_of, traffic_of, usable)
+from fasterbench.ncu.ncu_csv import FileNumbers, LaunchRecord, base_value, launch_records
 from fasterbench.views.result import Result
 from fasterbench.core.files import check_not_pipe
 from fasterbench.core.units import format_si, total
@@ -271,17 +271,33 @@ def _is_binary(path):
     check_not_pipe(path)
     with open(path, "rb") as f: return f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
 
-def _launches(path, fp16_weights, roofs, about):
+def _common_roofs(path, gpus):
+    "Return the roofs of the GPUs of a file, the highest of each. Raise `ValueError` where two GPUs are not of one product."
+    names, roofs = sorted(set().union(*(names for names, _ in gpus.values())) - {""}), {}
+    for kind in dict.fromkeys(kind for _, own in gpus.values() for kind in own):
+        rates = [own[kind] for _, own in gpus.values() if kind in own]
+        roofs[kind] = max(rates)
+        if max(rates)[0] > 1.1 * min(rates)[0]: names = [*names, "roofs that differ"]
+    if len(gpus) > 1 and (len(names) > 1 or "roofs that differ" in names):
+        raise ValueError(f"{path}: launches on GPUs {', '.join(gpus)}, which are different ({', '.join(dict.fromkeys(names))}); "
+                         "ncu --devices profiles one device")
+    return roofs
+
+def _launches(path, fp16_weights, about):
     "Yield the launches of a file; what is said once for all of them goes to `about`."
-    names, numbers, binary = about.setdefault("found", set()), FileNumbers(path), _is_binary(path)
-    for r in rep_records(path) if binary else launch_records(path, numbers, names):
+    found, numbers, binary = about.setdefault("found", set()), FileNumbers(path), _is_binary(path)
+    for r in rep_records(path) if binary else launch_records(path, numbers, found):
         if r.cc != about.setdefault("cc", r.cc):
             raise ValueError(f"{path}, line {r.line}: launches on compute capabilities {about['cc']} and {r.cc}, "
                              "with different roofs; ncu --devices profiles one device")
         said = dict(device_name=r.gpu, process=r.process, l2=r.metrics.get("device__attribute_l2_cache_size"))
         about.update({k: about.get(k) or v for k, v in said.items()})
         about.setdefault("device", f"cuda:{r.device}" if r.device else "cuda")
-        yield _launch_of(r, fp16_weights, roofs)
+        names, own = about.setdefault("gpus", {}).setdefault(r.device, (set(), {}))
+        names.add(r.gpu)
+        launch = _launch_of(r, fp16_weights, own)
+        if why := contradiction(r.metrics, launch.time_s): raise ValueError(f"{path}, line {r.line}: {why}")
+        yield launch
     about["numbers"] = "binary" if binary else numbers.way
 
 # %% ../../nbs/ncu/ncu.ipynb #e754d731
@@ -313,8 +329,9 @@ def read_ncu(
     if by not in [*_groups]: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
     if peaks is not None and not isinstance(peaks, HardwarePeaks):
         raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
-    roofs, about = {}, {}
-    launches = list(_launches(path, fp16_weights, roofs, about))
+    about = {}
+    launches = list(_launches(path, fp16_weights, about))
+    roofs = _common_roofs(path, about.get("gpus", {}))
     _check_useful(path, launches, about)
     used = {k for l in launches for k, n in (l.flops or {}).items() if n}
     rows, under = _grouped(launches, by), peaks or _peaks(roofs, used, about)
@@ -330,7 +347,7 @@ def missing_command(
 )->str:
     "Return the line of ncu that collects what the rows of a file lack; empty where they lack nothing."
     about = {}
-    launches = list(_launches(path, (2, 2, 4), {}, about))
+    launches = list(_launches(path, (2, 2, 4), about))
     wanted = dict.fromkeys(m for _, metrics in _lacks(path, launches, about.get("cc")) for m in metrics)
     return command(list(wanted)) if wanted else ""
 

@@ -9,6 +9,7 @@ __all__ = []
 import re, statistics
 from dataclasses import replace
 
+from ..core.units import format_si
 from ..roofs.point import RooflinePoint, is_waiting, waiting_row
 from ..roofs.place import at_time, ranked, under_network
 from ..roofs.row import grouped
@@ -46,6 +47,13 @@ def _different(lists):
     return [f"the ranks have different rows; {len(common)} are those of all. Alone or with some others, "
             + "; ".join(texts)]
 
+def _unequal(programs):
+    "Say that the ranks do different work, where they do."
+    flops = [p.flops for p in programs if p is not None and p.flops is not None]
+    if not flops or max(flops) <= 1.001 * min(flops): return []
+    return [f"the work of a step differs from rank to rank, {format_si(min(flops), 'FLOP')} to "
+            f"{format_si(max(flops), 'FLOP')}: FLOPs, bytes and roofs are those of the first rank, times those of all"]
+
 _times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
 
 def _mean_timing(timings):
@@ -76,7 +84,7 @@ def gathered(
     unknown = {}
     for r in results: unknown |= {k: max(v, unknown.get(k, 0)) for k, v in r.unknown_ops.items()}
     notes = [f"gathered from {n} ranks: a row has the median of its times, the total and its terms are means, with 0 s "
-             "where a rank has no such row", *_different([r.points for r in results])]
+             "where a rank has no such row", *_different([r.points for r in results]), *_unequal(programs)]
     said = {_without_numbers(note): note for r in reversed(results) for note in reversed(r.notes)}
     notes += reversed(said.values())
     breakdowns = [_breakdown(i, r) for i, r in enumerate(results) if r.timing]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from torch import nn
 
-from ..core.arguments import as_dtype, tokens_of
+from ..core.arguments import as_dtype
 from ..core.units import format_si
 from ..roofs.network import NetworkPeaks
 from ..work.count import Work
@@ -48,7 +48,23 @@ class StepTraffic:
 _refused = {"tensor": "tensor parallelism", "tp": "tensor parallelism", "pipeline": "pipeline parallelism",
             "pp": "pipeline parallelism"}
 
-def _bytes(parameters, dtype): return sum(p.numel() * (dtype or p.dtype).itemsize for p in parameters)
+def _bytes(parameters, dtype, shards=1):
+    "Return the bytes of parameters, each with its first dimension filled up to a multiple of `shards`."
+    def numel(p): return p.numel() // len(p) * shards * -(-len(p) // shards) if p.numel() and p.dim() else p.numel()
+    return sum(numel(p) * (dtype or p.dtype).itemsize for p in parameters)
+
+def _layers(module):
+    "Yield the layers in the outermost lists of modules."
+    for child in module.children():
+        yield from child.children() if isinstance(child, (nn.ModuleList, nn.ModuleDict)) else _layers(child)
+
+def _gathered_again(model, reshard):
+    "Return the parameters that FSDP2 gathers for the backward too: where they were given up, and a gradient comes."
+    if reshard is False: return []
+    layers = [list(layer.parameters()) for layer in _layers(model)]
+    first = next((i for i, own in enumerate(layers) if any(p.requires_grad for p in own)), len(layers))
+    inside, again = {id(p) for own in layers for p in own}, {id(p) for own in layers[first:] for p in own}
+    return [p for p in model.parameters() if id(p) in again or reshard and id(p) not in inside]
 
 def check_parallel(parallel:str, ranks:int):
     "Raise `ValueError` for a way to train on many devices that is not counted."
@@ -65,16 +81,18 @@ def step_traffic(
     ranks:int,           # Of the group
     parallel:str="fsdp", # "ddp": a replica per rank; "fsdp": parameters in shards
     *,
-    dtype=None,          # In which parameters and gradients are sent; None: that of each parameter
-    reshard:bool=True,   # Of fsdp: parameters are given up after the forward, and gathered again
+    dtype=None,          # In which parameters are sent; None: that of each
+    reduce_dtype=None,   # In which gradients are sent; None: `dtype`
+    reshard:bool|None=None, # Of fsdp: which parameters are given up after the forward; None: all but those of the root
 )->StepTraffic:
     "Return the bytes of the collectives of a training step."
     check_parallel(parallel, ranks)
-    dtype = None if dtype is None else as_dtype(dtype)
-    every = list(model.parameters())                            # a tied one is listed once
-    gradients = _bytes([p for p in every if p.requires_grad], dtype)
+    dtype, reduce_dtype = (None if d is None else as_dtype(d) for d in (dtype, reduce_dtype))
+    trained, shards = [p for p in model.parameters() if p.requires_grad], 1 if parallel == "ddp" else ranks
+    gradients = _bytes(trained, reduce_dtype or dtype, shards)
     if parallel == "ddp": return StepTraffic(ranks, dict(all_reduce=gradients))
-    return StepTraffic(ranks, dict(all_gather=(1 + reshard) * _bytes(every, dtype), reduce_scatter=gradients))
+    gathers = [*model.parameters(), *_gathered_again(model, reshard)]
+    return StepTraffic(ranks, dict(all_gather=_bytes(gathers, dtype, shards), reduce_scatter=gradients))
 
 # %% ../../nbs/network/parallel.ipynb #b401e75d
 def _part_of_call(call, ranks):
@@ -105,7 +123,7 @@ def share_of_batch(
 
 def devices_note(
     model,
-    sample,       # Of one device
+    units,        # What a step of one device works on: a number, and "tokens" or "samples"
     program,      # The point of its step
     peaks,        # Of one device
     devices:int,
@@ -113,7 +131,7 @@ def devices_note(
 )->str:
     "Say what a step of many devices sends, and the rate that the device and its link allow."
     sent, link = step_traffic(model, devices, parallel), peaks.capacity("link")
-    n, unit = tokens_of(sample)
+    n, unit = units
     network_s = sent.limit_s(link) if link else 0.0
     how = (f"at least {format_si(network_s, 's')} at the {format_si(link, 'B/s')} of its link" if link
            else "over a link whose rate is not known")

@@ -7,17 +7,18 @@ __all__ = ['On', 'target_devices', 'predict_verb']
 
 # %% ../../nbs/predicting/predict_verb.ipynb #67430f60
 from dataclasses import replace
-from math import prod
+from math import exp, hypot, log, prod
 from typing import Optional
 
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
-from ..cli.roofline_verb import check_kernel_file, fit_note, loaded_on_meta, step_named
+from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text
+from ..views.origin import batch_of
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
 def _done(batch, result):
@@ -30,7 +31,7 @@ def _batch_row(batch, result):
     p = result.program
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
     texts = [format_si(t, "s") for t in (p.roof_time_s, p.time_s, *ends)]
-    rate = f"{_done(batch, result)[0] / p.time_s:.1f}" if p.time_s else "?"
+    rate = format_si(_done(batch, result)[0] / p.time_s) if p.time_s else "?"
     return [str(batch), *texts, rate, _memory_cell(result)]
 
 def _predicted_for(result): return result.environment["device_name"]
@@ -39,6 +40,25 @@ def _memory_cell(result):
     "Return the peak of a run, and its share of the device's memory."
     peak, room = result.memory.peak, result.peaks.capacity("memory")
     return f"{peak} ({percent_text(result.memory.peak_bytes / room)})" if room else peak
+
+def _with_answers(rows, results):
+    "Return the rows with the model FLOPs utilization of each training step, and the largest batch where it is known."
+    steps = [r.environment["step"] for _, r in results]
+    columns = dict(MFU=[percent_text(s["mfu"]) if "mfu" in s else "?" for s in steps])
+    if any("largest_batch" in s for s in steps): columns["fits up to"] = [str(s.get("largest_batch", "")) for s in steps]
+    return [[*row, *cells] for row, cells in zip(rows, [list(columns), *zip(*columns.values())])]
+
+def _factors(results):
+    "Return a line on how many times as fast each further device is as the first, for one batch on each; with its range."
+    (batch, first), *others = results
+    if first.program.is_range or any(n != batch or r.program.is_range or not r.program.time_s for n, r in others): return []
+    def faster(r):
+        a, b = first.program, r.program
+        half = hypot(*(log(p.interval_s[1] / p.time_s) for p in (a, b) if p.interval_s))
+        factor = a.time_s / b.time_s
+        return (f"{_predicted_for(r)} is {factor:.1f} × as fast as {_predicted_for(first)} "
+                f"({factor / exp(half):.1f} to {factor * exp(half):.1f})")
+    return [faster(r) for _, r in others if _predicted_for(r) != _predicted_for(first)]
 
 def _of_each(batch, devices):
     "Return the samples of each device."
@@ -54,12 +74,13 @@ def _batch_table(results, caveats):
     devices, (_, unit) = {_predicted_for(r): (batch, r) for batch, r in results}, _done(*results[0])
     alone = any(is_device_alone(r) for _, r in results)
     rate = f"{unit}/s of the device" if alone else f"expected {unit}/s"
-    rows = [["batch", "limit", "expected", "p10", "p90", rate, "memory"]]
+    several, rows = len(devices) > 1, [["batch", "limit", "expected", "p10", "p90", rate, "memory"]]
     rows += [_batch_row(batch, r) for batch, r in results]
-    several = len(devices) > 1
+    if several: rows = [[*row[:3], *row[5:]] for row in rows]                      # whose range is below, in words
+    if all("step" in r.environment for _, r in results): rows = _with_answers(rows, results)
     further = [line for line in caveats if "Predicted for" not in line]          # whose figures are in the rows
     if several: rows = [[name, *row] for name, row in zip(["device", *(_predicted_for(r) for _, r in results)], rows)]
-    above = [f"{results[0][1].model} on {', '.join(devices)}"]
+    above = [f"{results[0][1].model} on {', '.join(devices)}", *_factors(results)]
     above += [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
               for k, (_, r) in devices.items()]
     below = [*(f"batch {batch}: {r.notes[0]}" for batch, r in devices.values()), *further]
@@ -107,19 +128,23 @@ def predict_verb(
 
     def predicted(place, size):
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype), seq)
-        step = dict(backward=backward, loss=lossy, optimizer=updated and updated(net.parameters()))
+        step = dict(backward=backward, loss=lossy, optimizer=optimizer_of(updated, net))
         with in_the_model(model, sample, net=net):
             found = predict(net, sample, place, autocast=autocast, compiled=compiled, cuda_graph=cuda_graph,
                             launch_s=launch_s, like=measured, kernels=kernels, devices=gpus, parallel=parallel, **step)
             target = target_of(found.peaks, autocast and as_dtype(autocast))
-            more = fit_note(net, sample, found.peaks, target=target, **step) if fit and size == sizes[0] else []
+            if not fit and (not backward or gpus > 1) or size != sizes[0]: more = []
+            else:
+                most, line = fit_found(net, sample, found.peaks, known=found.memory, target=target, **step)
+                more = [line]
+                if backward and most is not None: found.environment["step"]["largest_batch"] = most
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
-        return size or 1, replace(found, call=found.call | named, notes=[*found.notes, *more])
+        return batch_of(found.sample) or 1, replace(found, call=found.call | named, notes=[*found.notes, *more])
     sizes = [_of_each(size, gpus) for size in sizes]
     results = [predicted(place, size) for place in places for size in sizes]
     result = results[0][1]
-    files = dict(json=json, csv=csv, html=html,
-                 title=f"Predicted roofline of {model} on {result.environment['device_name']}")
+    devices = ", ".join(dict.fromkeys(_predicted_for(r) for _, r in results))
+    files = dict(json=json, csv=csv, html=html, title=f"Predicted roofline of {model} on {devices}")
     if len(results) == 1: show(result, top=top, **files)
     else:
         series = features.comparing.series_of([r for _, r in results])

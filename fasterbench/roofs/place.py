@@ -14,7 +14,7 @@ from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise
 from .point import RooflinePoint, is_waiting, rates, utilization
 from .roofline_model import arithmetic_intensity, bound_of
-from .row import Row, changed, declarations, most
+from .row import Row, changed, most
 
 # %% ../../nbs/roofs/place.ipynb #dc8a061e
 def _beyond(explained, least, roof_s):
@@ -36,6 +36,7 @@ def _under_roofs(row, peaks, network_s):
     bound = bound_of(arithmetic_intensity(row.flops, passing(by_level)[level]), peak, levels[level].bandwidth)
     pointwise = is_pointwise(most(row.category))
     spread = levels[level].spread if bound == "memory" else peaks.spread_of(most(row.dtype) or peaks.dtype, pointwise)
+    if pointwise and bound == "compute": bound = "pointwise"
     if network_s > max(memory_s, compute_s): bound, spread = "network", row.network_spread
     percent = utilization(roof_s, row.time_s)
     return dict(bound="launch" if launch > roof_s else bound, utilization_pct=percent, roof_time_s=roof_s,
@@ -58,9 +59,8 @@ def place(
         fields = _under_roofs(row, peaks, 0.0 if row.waits_elsewhere else row.sending_s or 0.0)
     if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or is_waiting(row)):
         fields = fields | dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
-    own = {name: getattr(row, name) for name in declarations(Row)}
-    own |= dict(category=most(row.category), dtype=most(row.dtype), network_s=row.sending_s,
-                sends=tuple(dict(row.sends).items()), source="at least" if row.at_least else "counted")
+    own = vars(row) | dict(category=most(row.category), dtype=most(row.dtype), network_s=row.sending_s,
+                           sends=tuple(dict(row.sends).items()), source="at least" if row.at_least else "counted")
     point = RooflinePoint(**own | rates(row) | fields | more)
     return under_network(point) if is_waiting(row) else point
 

@@ -15,9 +15,10 @@ from ..core.units import format_si
 from .roofline_model import arithmetic_intensity
 from .row import (Parts, Row, alike_or, declarations, declared, mark, named, quantities, quantity,
                                    scaled_last)
+from ..timing.certainty import far_below
 
 # %% ../../nbs/roofs/point.ipynb #74c15c75
-Bound = Literal["memory", "compute", "launch", "network", "none", "undefined"]
+Bound = Literal["memory", "compute", "pointwise", "launch", "network", "none", "undefined"]
 
 def of_row(name, default, **other)->Any:
     "Declare a field of a row again, for a narrower type."
@@ -47,7 +48,8 @@ class RooflinePoint(Row):
                                                 format="fixed")
     achieved_gflops: Number|None = follows("FLOPs ÷ time", "FLOP rate", unit="GFLOP/s", format="fixed",
                                            short="GFLOP/s")
-    bound: Bound = follows("what limits the row: compute, memory, launch or network", "bound")
+    bound: Bound = follows("roof that the row would meet first: compute, pointwise, memory, network, or its launch",
+                           "bound")
     utilization_pct: Number|None = follows("time at the roof ÷ time", "utilization", unit="%", format="percent",
                                            short="util%")
     share: Number|None = quantity("share", "", "share of the time of all rows", 0.0, format="share")
@@ -64,7 +66,7 @@ class RooflinePoint(Row):
 
     def __post_init__(self):
         for name in _lists:                                             # as JSON gives them
-            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+            if (value := getattr(self, name)) != (): object.__setattr__(self, name, tuple(map(tuple, value)))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
 
     def __repr__(self):
@@ -91,6 +93,11 @@ class RooflinePoint(Row):
     def is_range(self)->bool:
         "True for a prediction without an expected time: its kernels were never measured."
         return self.uncertain and self.source == "predicted"
+    @property
+    def latency(self)->bool:
+        "True if the row is so far below its roof that latency limits it, and not the roof."
+        bounded = self.bound in ("compute", "pointwise", "memory") and self.utilization_pct is not None
+        return bounded and self.utilization_pct < 100 * far_below
     @property
     def longest_s(self):
         "The time that rows are sorted by, s: of a range its upper end."

@@ -35,6 +35,7 @@ metric_fields = {f.name: f for f in (
     Field("hfu", "", "HFU", "share", "MFU of the contractions that ran, recomputation included"),
     Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ step time"),
     Field("compute_share", "", "compute", "share", "share of the step time in compute-bound rows"),
+    Field("pointwise_share", "", "pointwise", "share", "share of the step time in rows bound by the pointwise roof"),
     Field("memory_share", "", "memory", "share", "share of the step time in memory-bound rows"),
     Field("launch_share", "", "launch", "share", "share of the step time in launch-bound rows"),
     Field("network_share", "", "network", "share", "share of the step time in network-bound rows"),
@@ -59,8 +60,8 @@ def _group(p:RooflinePoint):
 
 def _utilization(result, time, kind):
     "Return MFU or HFU: time at the roof of the contractions ÷ `time`; None if they are unknown."
-    counted = [(flops, dtype) for dtype, flops in result.contractions.get(kind, {}).items()]
-    work = counted if result.contractions else [*_of_rows(result, kind)]
+    counted = result.contractions.get(kind, {"": None})             # unknown, as the pairs under a mask without data
+    work = [(f, dtype) for dtype, f in counted.items()] if result.contractions else [*_of_rows(result, kind)]
     if result.peaks is None or not time or any(f is None for f, _ in work): return None
     def peak(dtype): return at_printed_clock(result.peaks).flops_of(dtype or result.peaks.dtype)
     return sum(flops / peak(dtype) for flops, dtype in work if flops) / time
@@ -68,13 +69,13 @@ def _utilization(result, time, kind):
 def _of_rows(result, kind):
     "Yield FLOPs and dtype of the contractions of each row, for a result that has not counted them by dtype."
     for p in result.points:
-        if p.category in apart or p.phase == "recompute" and kind != "hardware": continue
+        if p.category in apart or kind != "hardware" and p.phase in ("recompute", "update"): continue
         yield p.dense_flops if kind == "model" else p.contraction_flops, p.dtype
 
 # %% ../../nbs/running/metrics.ipynb #mt000013
 def _seconds_by_group(rows):
     "Return the time of the rows by what bounds them, and by phase, s."
-    none = dict.fromkeys(("compute", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
+    none = dict.fromkeys(("compute", "pointwise", "memory", "launch", "unknown", "overhead", "outside"), 0.0)
     groups = totals((_group(p), p.time_s) for p in rows)
     return none | groups | totals((p.phase, p.time_s) for p in rows if p.phase)
 
@@ -102,7 +103,7 @@ def line_of(record:dict)->str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 # %% ../../nbs/running/metrics.ipynb #mt000026
-_drawn = dict(compute=bounds["compute"], memory=bounds["memory"], launch=bounds["launch"], network=bounds["network"],
+_drawn = dict(**{kind: bounds[kind] for kind in ("compute", "pointwise", "memory", "launch", "network")},
               overhead=dict(color="#74808a", pattern=".", label="overhead"),
               unknown=dict(color="#a8781c", pattern="x", label="unknown work"),
               idle=dict(color="#b9c0c7", pattern="", label="GPU idle"),

@@ -7,9 +7,11 @@ __all__ = []
 
 # %% ../../nbs/running/program.ipynb #pg000004
 import sys
+from array import array
 from contextlib import contextmanager
 from functools import wraps
 from threading import get_ident, local
+from time import perf_counter
 
 import torch
 from torch import nn
@@ -35,11 +37,33 @@ def has_compiled()->bool:
     dynamo = sys.modules.get("torch._dynamo.utils")
     return dynamo is not None and dynamo.counters["frames"]["total"] + dynamo.counters["stats"]["unique_graphs"] > 0
 
+# %% ../../nbs/running/program.ipynb #d7f5727f
+class CallClock:
+    "When each call of a model began, and of which kind it is."
+    def __init__(self): self.begins, self.kinds, self.known, self.instrumented = array("d"), array("l"), {}, bytearray()
+
+    def note(self, model, args, kwargs):
+        "Note that a call begins."
+        shapes = (a.shape for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor))
+        key = torch.is_grad_enabled(), model.training, *shapes
+        self.begins.append(perf_counter())
+        self.kinds.append(self.known.setdefault(key, len(self.known)))
+        self.instrumented.append(False)
+
+    def seconds(self,
+        kinds:list[int], # Of the calls of a step
+    )->tuple[float, ...]:
+        "Return how long each step of calls of these `kinds` took, but for the first call and instrumented ones."
+        n = len(kinds)
+        def of_step(i): return self.kinds[i:i + n].tolist() == kinds and not any(self.instrumented[i:i + n])
+        return tuple(self.begins[i + n] - self.begins[i] for i in range(1, len(self.begins) - n) if of_step(i))
+
+
 # %% ../../nbs/running/program.ipynb #679b0b53
 class _OpenCalls(local): depth = 0        # Per thread: calls of the model that are under way
 
 class CallCounter:
-    "Count the calls of `model` within the context; when none are left, `due(forward, args, kwargs)` runs them."
+    "Count and clock the calls of `model` in the context; when none are left, `due(forward, args, kwargs)` runs them."
     def __init__(self,
         model:nn.Module,
         due,            # Runs a call, and may set `left`
@@ -48,7 +72,7 @@ class CallCounter:
         self.model, self.due, self.left, self.attached = model, due, left, wrapped(parts(model)[:1], self._wrap)
         self.trained, self.replaced = False, False  # Whether a call trained; whether `forward` was replaced
         self.over = True                            # Whether the context is left
-        self.open = _OpenCalls()
+        self.open, self.calls, self.clock = _OpenCalls(), 0, CallClock()
 
     def _wrap(self, i, forward):
         due, model, open = self.due, self.model, self.open
@@ -56,7 +80,9 @@ class CallCounter:
             if self.over or is_traced(): return forward(*args, **kwargs)
             if not self.trained: self.trained = model.training and torch.is_grad_enabled()
             open.depth += 1
+            self.calls += 1
             try:
+                if self.is_outermost(): self.clock.note(model, args, kwargs)
                 if not self.left: return due(forward, args, kwargs)
                 self.left -= 1
                 return forward(*args, **kwargs)

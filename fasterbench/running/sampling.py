@@ -65,6 +65,7 @@ def graph_of(outputs)->weakref.ref|None:
 class Step:
     "A step of a program, complete or not."
     keys: list[CallKey] = field(default_factory=list) # Of its calls
+    kinds: list[int] = field(default_factory=list) # Likewise, for the clock of calls
     graphs: list = field(default_factory=list) # References to those of its calls, until it is known how steps end
     given: dict = field(default_factory=dict) # What its calls were given, by their number; of equal ones the first
     start: object = None                     # On the clock of the device
@@ -145,7 +146,7 @@ awaited, known = 24, 1024   # Calls to wait for an update: of any optimizer, and
 class ProgramSample:
     "One sample of a program: the steps it has clocked, counted and timed so far, driven by what the program does."
     by = kind = step = stage = counted = work = root = failed = None
-    calls = passed = early = depth = calling = 0
+    calls = passed = early = depth = 0
     dropped = False
 
     def __init__(self,
@@ -311,9 +312,8 @@ class ProgramSample:
 
     def is_idle(self)->bool:
         "Tell if nothing that the sample looks at is under way."
-        if self.is_left(): return True
-        if self.thread == get_ident(): self.sensors.settle()
-        return not (self.calling or self.sensors.depth or self.sensors.updating)
+        self.sensors.settle()
+        return not (self.depth or self.sensors.depth or self.sensors.updating)
 
     def ends_here(self,
         whole:bool=True, # The last step is over too

@@ -26,32 +26,36 @@ def _peak_dtype(own, asked, peaks):
     name = peaks.environment.get("device_name", peaks.device)
     usage_error(f"{name} has no peak for {wanted[0]}; it has {', '.join(sorted(peaks.dtypes))}", "--dtype")
 
-def _caveats(found, own, dtype):
+def _caveats(flops, found, own, dtype):
     "Say over which peak MFU is where the model's dtype is another, and which shares no device can reach."
     told = f"the model is {own}; MFU and HFU are over the {dtype} peak, as training under autocast"
-    return [*([told] if own != dtype else []), *(line for u in found for line in _over_the_peak(u))]
+    unknown = [flops.note] if flops.note else []
+    if flops.model_needed is None: unknown.append("unmasked pairs: ? (the values of a mask are not known)")
+    return [*([told] if own != dtype else []), *unknown, *(line for u in found for line in _over_the_peak(u))]
 
 def _over_the_peak(u):
     "Say which FLOPs that run exceed the peak; of masked pairs, which need not run, nothing is said."
     from fasterbench.core.units import percent_text
     shares = {"MFU, unmasked pairs": u.mfu_needed, "HFU": u.hfu}
-    over = [f"{name} {percent_text(share)}" for name, share in shares.items() if share > 1]
-    why = "which is impossible" if u.mfu_needed > 1 else "so the run executed fewer FLOPs than this code"
+    over = [f"{name} {percent_text(share)}" for name, share in shares.items() if (share or 0) > 1]
+    why = "which is impossible" if (u.mfu_needed or 0) > 1 else "so the run executed fewer FLOPs than this code"
     promised = f", {why}" if u.of.startswith("datasheet") else ""
     return [f"{' and '.join(over)}: above 100 % of the peak ({u.of}){promised}"] if over else []
 
-def _lines(name, flops, rate, devices, peaks, dtype, found, unit, caveats):
+def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
     "Return the lines that the verb prints."
     from fasterbench.core.units import format_si, percent_text
     from fasterbench.views.view import text_table
-    def each(v): return f"{v / flops.tokens:,.0f}".replace(",", " ")
+    def each(v): return "?" if v is None else f"{v / flops.tokens:,.0f}".replace(",", " ")
+    def share(v): return "?" if v is None else percent_text(v)
+    unit = flops.unit
     device = peaks.environment.get("device_name", peaks.device)
     per_device = format_si(rate / devices, f"{unit}/s")
-    head = [f"{name} · {rate:g} {unit}/s on {devices} × {device} ({per_device} each) · {dtype} peak",
+    head = [f"{name} · {format_si(rate, f'{unit}/s')} on {devices} × {device} ({per_device} each) · {dtype} peak",
             f"FLOP per {unit[:-1]} of a step: {each(flops.model)} of the model (all pairs), "
             f"{each(flops.model_needed)} (unmasked pairs), {each(flops.hardware)} of the hardware"]
     rows = [["peak", "FLOP/s", "MFU", "MFU, unmasked pairs", "HFU"]]
-    rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(percent_text, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
+    rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(share, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
     return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
@@ -83,7 +87,6 @@ def mfu_verb(
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.cli.loading import in_the_model
-    from fasterbench.core.arguments import tokens_of
     from fasterbench.core.dtypes import dtype_name
     from fasterbench.core.files import without_folders
     from fasterbench.roofs.datasheet import as_peaks
@@ -94,9 +97,9 @@ def mfu_verb(
     name = _peak_dtype(own, asked, peaks)
     with in_the_model(model, sample): flops = model_flops(net, sample)
     found = utilizations(flops, rate, peaks, name, gpus)
-    caveats = _caveats(found, own, name)
+    caveats = _caveats(flops, found, own, name)
     values = asdict(flops) | dict(tokens_per_s=rate, devices=gpus, dtype=name, utilization=[asdict(u) for u in found],
                                   caveats=caveats)
-    lines = _lines(without_folders(model), flops, rate, gpus, peaks, name, found, tokens_of(sample)[1], caveats)
+    lines = _lines(without_folders(model), flops, rate, gpus, peaks, name, found, caveats)
     if json != "-": printed(lambda: print_text("\n".join(lines)))
     write(json, lambda: js.dumps(values, indent=1))

@@ -6,12 +6,13 @@
 __all__ = ['ModelFlops', 'model_flops', 'Utilization', 'utilizations']
 
 # %% ../../nbs/training/model_flops.ipynb #fc799160
+import math
 from dataclasses import dataclass
 
 from torch import nn
 
-from ..core.arguments import tokens_of
-from ..core.units import format_si, positive
+from ..core.arguments import lookups, token_ids, tokens_of
+from ..core.units import format_si, positive, total
 from ..roofs.datasheet import at_printed_clock
 from ..work.contractions import seen_pairs
 from ..work.count import count_work, model_flops_of
@@ -22,14 +23,17 @@ from ..work.target import Target
 class ModelFlops:
     "FLOPs in contractions of one training step."
     model: float        # That the model needs, with every pair of an attention (PaLM's definition), FLOP
-    model_needed: float # Those, with the pairs that a fused attention needs under its mask and window, FLOP
+    model_needed: float|None # Those, with the pairs that masks and windows leave, FLOP; None: a mask is not known
     hardware: float     # That run, with what is computed again, FLOP
     tokens: int         # Token ids of the sample; without any, its samples
+    unit: str="tokens"  # Or "samples"
+    note: str=""        # Further tokens that the model works on
 
     def __repr__(self):
-        each = (f"{name} {format_si(v / self.tokens, 'FLOP')}" for name, v in
+        each = (f"{name} {'unknown' if v is None else format_si(v / self.tokens, 'FLOP')}" for name, v in
                 (("model", self.model), ("unmasked pairs", self.model_needed), ("hardware", self.hardware)))
-        return f"ModelFlops(per token: {', '.join(each)}; {self.tokens} tokens per step)"
+        note = f"; {self.note}" if self.note else ""
+        return f"ModelFlops(per {self.unit[:-1]}: {', '.join(each)}; {self.tokens} {self.unit} per step{note})"
 
 # %% ../../nbs/training/model_flops.ipynb #8ef6cab3
 def _window_of(module):
@@ -39,11 +43,11 @@ def _window_of(module):
 
 def _needed_flops(call, module):
     "Return the FLOPs of a call with the pairs that its mask leaves; those of a mask without data, as `module` says."
-    counted, every = model_flops_of(call, every=False), model_flops_of(call)
-    fused = "scaled_dot_product" in call.operator and counted == every
-    if not fused or getattr(module, "is_causal", None) is not True: return counted
+    counted = model_flops_of(call, every=False)
+    if counted is not None or getattr(module, "is_causal", None) is not True: return counted
     queries, keys, window = call.shapes[0][-2], call.shapes[2][-2], _window_of(module)
-    return every * seen_pairs(queries, keys, window - 1 if window else None, 0, ends=True) // (queries * keys)
+    pairs = seen_pairs(queries, keys, window - 1 if window else None, 0, ends=True)
+    return model_flops_of(call) * pairs // (queries * keys)
 
 # %% ../../nbs/training/model_flops.ipynb #cf37c4f3
 def model_flops(
@@ -58,8 +62,16 @@ def model_flops(
         raise ValueError(f"no FLOP rule for {', '.join(work.unknown_ops)}: the FLOPs of the step are unknown; "
                          "fasterbench.rule registers a rule")
     modules = dict(model.named_modules())
-    needed = sum(_needed_flops(c, modules.get(work.parts[c.part].path)) for c in work.trace)
-    return ModelFlops(work.model_flops, needed, work.contraction_flops, tokens_of(sample)[0])
+    needed = total(_needed_flops(c, modules.get(work.parts[c.part].path)) for c in work.trace)
+    return ModelFlops(work.model_flops, needed, work.contraction_flops, *tokens_of(sample, work.trace),
+                      _other_tokens(sample, work.trace))
+
+def _other_tokens(sample, trace):
+    "Say how many tokens besides those of the sample's ids are looked up in a table like theirs: those of a decoder."
+    ids, tables = token_ids(sample, trace), lookups(trace)
+    table = next((table for table, shape in tables if ids is not None and shape == tuple(ids.shape)), None)
+    more = sum(math.prod(shape) for other, shape in tables if other == table) - (0 if table is None else ids.numel())
+    return f"{more} further tokens (of a decoder) are not counted as tokens" if more > 0 else ""
 
 # %% ../../nbs/training/model_flops.ipynb #10654a01
 @dataclass(frozen=True)
@@ -68,7 +80,7 @@ class Utilization:
     of: str           # Which peak
     peak: float       # FLOP/s of one device
     mfu: float        # FLOPs that the model needs, with every pair, at this rate over the peak
-    mfu_needed: float # The same with the pairs that its masks leave
+    mfu_needed: float|None # The same with the pairs that its masks leave; None: unknown
     hfu: float        # Of all contractions that run
 
 def utilizations(
@@ -86,5 +98,5 @@ def utilizations(
     promised = peaks.environment.get("source") == "datasheet"
     found = [("datasheet, dense" if promised else "measured", at_printed_clock(peaks).flops_of(dtype))]
     if promised and listed and listed.sustained: found.append(("measured, published", listed.sustained))
-    def shares(peak): return (rate * f / peak for f in (flops.model, flops.model_needed, flops.hardware))
+    def shares(peak): return (f and rate * f / peak for f in (flops.model, flops.model_needed, flops.hardware))
     return [Utilization(of, peak, *shares(peak)) for of, peak in found]

@@ -90,7 +90,9 @@ _work = (
 
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
-    *map(own_field, ("bound", "memory_level", "utilization_pct")),
+    own_field("bound"),
+    Field("latency", "", "latency", "flag", "below a tenth of its roof: latency limits the row, and not the roof"),
+    *map(own_field, ("memory_level", "utilization_pct")),
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate ÷ compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "busiest memory level: bandwidth ÷ its roof"),
     *map(own_field, ("roof_time_s", "network_s", "launch_s")),

@@ -79,9 +79,16 @@ def time_text(result)->str:
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " (sum of rows)" if result.points else ""
-    if t and t.spread is None: return f"{format_si(time, 's')} ±?"
     half = (iqr or 0) / time / 2 if time else 0
-    return format_si(time, "s") + (f" {_half(half)}" if half >= 0.0005 else "")
+    spread = " ±?" if t and t.spread is None else f" {_half(half)}" if half >= 0.0005 else ""
+    return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
+
+def time_doubt(timing)->str:
+    "Say that a time is not steady, and what is known to disturb the machine; empty where neither is so."
+    varies = timing is not None and (timing.spread or 0.0) > run_spread
+    if timing is None or not varies and not load_caveats(timing): return ""
+    why = "; ".join(filter(None, [*load_caveats(timing), _looked_at(timing)]))
+    return ": ".join(filter(None, ["NOT STEADY" * varies, why]))
 
 def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
@@ -112,12 +119,16 @@ def _time_rows(result):
     ran, idle = sum(p.time_s for p in result.ops), dict(whole.shares).get("overhead", 0.0)
     return [*result.ops, replace(whole, name="(idle)", category="idle", time_s=ran * idle / (1 - idle))]
 
+def _of_one_run(d):
+    "Return a division of a run in which the rows were timed too: what no row has is between them."
+    return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
+
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
     points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
-    if t is None: return division(points, result.program.time_s if result.program else None)
+    if t is None: return _of_one_run(division(points, result.program.time_s if result.program else None))
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
@@ -136,10 +147,11 @@ def roofs_text(peaks, points=())->str:
                       *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs), *highest])
 
 def _by_use(peaks, points):
-    "Return the key that sorts ceilings: those of the dtypes that take most time first, then that of the peaks."
+    "Return the key that sorts ceilings: dtypes that take most time first, then that of the peaks; own roofs first."
     own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
-    times = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)])
-    return lambda ceiling: -times.get(ceiling.dtype, 0.0)
+    times, most = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)]), {}
+    for p in points: most[p.dtype] = max(most.get(p.dtype, 0.0), 1e9 * (p.attainable_gflops or 0.0))
+    return lambda c: (-times.get(c.dtype, 0.0), c.flops < 0.999 * most.get(c.dtype, 0.0))
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -182,15 +194,16 @@ def _signed(parts):
     return " ".join(f"{'+' if s >= 0 else '−'} {words}" for s, words in parts).removeprefix("+ ")
 
 def is_split(d:Division)->bool:
-    "Tell if the parts sum to the end to end time: the rows exceed it by 3 % at most."
-    return -d.difference_s <= rows_apart * d.end_to_end_s
+    "Tell if the rows and what is known of the time between them sum to the end to end time: 3 % are missing at most."
+    return abs(d.difference_s) <= rows_apart * d.end_to_end_s
 
 def equation(d:Division)->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
     text = _in_unit_of(d.end_to_end_s)
     if not is_split(d):
-        share = percent_text(-d.difference_s / d.end_to_end_s, 0) if d.end_to_end_s else "?"
-        return f"rows and total disagree by {format_si(-d.difference_s, 's')} ({share} of the total)"
+        apart = abs(d.difference_s)
+        share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
+        return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
     shown = [t for t in terms(d) if text(abs(t.seconds)) != "0"]
     explained = ", ".join(f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s)
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
@@ -206,6 +219,18 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
+def step_answer(result)->list[str]:
+    "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
+    step, p = result.environment.get("step"), result.program
+    if not step: return []
+    room, most = result.peaks.capacity("memory"), step.get("largest_batch")
+    told = [] if p.is_range or not p.time_s else [format_si(step["work"] / p.time_s, f"{step['unit']}/s")]
+    if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
+    if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
+    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
+    if most is not None: told.append(f"largest batch {most} (tensors alone)")
+    return [f"a step of {step['work']} {step['unit']}: {' · '.join(told)}"]
+
 _parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
 
 def time_division(result)->list[str]:
@@ -218,7 +243,7 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
+    return [*lines, *step_answer(result), *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t):
@@ -237,14 +262,16 @@ def unsteady_times(timing)->list[str]:
     t, found = timing, []
     if (t.spread or 0.0) > run_spread: found.append(f"run-to-run variation {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
-    if t.ops_take_longer: found.append(f"operators sum to {percent_text(t.ops_s / t.sum_s, 0)} of the rows")
+    if t.ops_take_longer: found.append(operators_apart(t))
     return found
+
+def operators_apart(timing): return f"operators sum to {percent_text(timing.ops_s / timing.sum_s, 0)} of the rows"
 
 # %% ../../nbs/views/headline.ipynb #3e2be085
 def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
     def unit(p): return f"{p.dtype} pointwise" if is_pointwise(p.category) else p.dtype
-    def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound == "compute" else None
+    def of(p): return dict(memory=p.memory_level, compute=unit(p), pointwise=unit(p)).get(p.bound)
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.longest_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:
@@ -252,7 +279,7 @@ def unsteady_roofs(peaks, points=None)->list[str]:
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{r.name} spread {percent_text(r.spread, 0)}" for roof, r in named
+    wide = [f"{r.name} {_half(r.spread / 2)}" for roof, r in named
             if (r.spread or 0) > roof_spread and counts(roof, r.spread)]
     return wide + [f"{r.name} drift {percent_text(r.drift, 0, '+')}" for roof, r in named
                    if abs(r.drift or 0) > roof_drift and counts(roof, abs(r.drift))]
@@ -272,24 +299,19 @@ def roof_caveats(peaks)->str:
     return "noise: " + ", ".join(doubts) if doubts else ""
 
 def caveats(result)->str:
-    "Return the caveats on times and roofs in one line; empty without caveats."
-    return noise_line(caveat_parts(result))
+    "Return the caveats on operators and roofs in one line; empty without caveats. That on the total stands beside it."
+    return noise_line(caveat_parts(result, total=False))
 
 def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
 
-def caveat_parts(result)->list[str]:
-    "List the caveats on the times, those on the roofs, and that roofs may be too low."
-    load = load_caveats(result.timing) if result.timing else []
-    parts = _time_caveats(result, load)
+def caveat_parts(result, total:bool=True)->list[str]:
+    "List the caveats on the total, unless it is left out, on operators and on roofs."
+    t = result.timing
+    parts = [time_doubt(t)] if total and time_doubt(t) else []
+    if t and t.ops_take_longer: parts.append(operators_apart(t))
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append("roofs: " + ", ".join(roofs))
     if result.peaks and result.peaks.doubts: parts.append(f"roofs may be too low ({result.peaks.doubts})")
     return parts
 
-def _time_caveats(result, load):
-    "Return the caveats on the times, with the load of the machine; empty without caveats."
-    t = result.timing
-    said = [*load, *unsteady_times(t)] if t else []
-    looked = _looked_at(t) if said else ""
-    return ["; ".join([*said, *([looked] if looked else [])])] if said else []

@@ -160,7 +160,7 @@ def _phases(r):
 def _spaced(name): return name.replace("_", " ")
 
 long_facts = "command", "commit"       # Long, and they rarely explain a difference: they come last
-_unsaid = "date", "predicted", "device_half_width"
+_unsaid = "date", "predicted", "device_half_width", "step"
 
 # The files that a command writes do not change what it measures.
 _output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
@@ -177,5 +177,5 @@ def conditions(
     if r.peaks:
         about |= {"device": r.peaks.device, "dtype of the peaks": r.peaks.dtype.removeprefix("torch."),
                   "TF32": r.peaks.tf32_enabled}
-    about |= {_spaced(k): v or False if k == "autocast" else v for k, v in r.environment.items() if k not in _unsaid}
+    about |= {_spaced(k): v for k, v in r.environment.items() if k not in _unsaid}
     return about | {k: _output.sub("", r.call[k]) for k in long_facts if k in r.call}

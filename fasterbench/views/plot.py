@@ -27,6 +27,7 @@ from .view import printable, shortened
 # %% ../../nbs/views/plot.ipynb #25a0c854
 bounds = dict(memory=dict(color="#1569b0", symbol="circle", pattern="", label="memory-bound"),
               compute=dict(color="#e0702a", symbol="square", pattern="/", label="compute-bound"),
+              pointwise=dict(color="#c2478f", symbol="pentagon", pattern="-", label="pointwise-bound"),
               launch=dict(color="#8e63c9", symbol="diamond", pattern="\\", label="launch-bound"),
               network=dict(color=wire_color, symbol="triangle-up", pattern="+", label="network-bound"),
               none=dict(color=ink, symbol="circle-open", pattern="", label="without work"),

@@ -21,7 +21,7 @@ from .headline import divided, headline, is_split, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .origin import argument_texts
 from .page import cells, column, figure, filled, pairs_of
-from .table import records
+from .table import below_table, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roof_facts(peaks):
@@ -55,7 +55,7 @@ def _timing_facts(t):
     if t.communication_s is not None:
         times += [("waiting for communication", t.exposed_s), ("communication", t.communication_s)]
     ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"
-    return [*((name, format_si(value, "s")) for name, value in times), ("rows ÷ end to end", ratio),
+    return [*((name, format_si(value, "s")) for name, value in times), ("rows, waiting and overhead ÷ total", ratio),
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d
@@ -93,10 +93,11 @@ def _report_columns(result):
     known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
+    far = ("latency",) if any(p.latency for p in result.points) else ()
     if any(p.interval_s for p in result.points):
         known["time_s"], doubt = known["time_s"]._replace(title="expected"), ("interval_low_s", "interval_high_s")
-    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt}
-    order = (*_first[:5], *doubt, *_first[5:8], *ranks, *_first[8:], *known)
+    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt, *far}
+    order = (*_first[:5], *doubt, *_first[5:7], *far, _first[7], *ranks, *_first[8:], *known)
     return [column(known[k], k in shown) for k in dict.fromkeys(order)]
 
 def _like_xprof(columns):
@@ -211,4 +212,4 @@ _filters = dict(phase="phase", category="category", type="type", bound="bound", 
 def report_of(result, top:int|None=1000)->dict:
     "Return what `page` makes the report of."
     return dict(lines=headline(result), facts=facts(result), kinds=kinds(result, top), filters=_filters,
-                file=model_name(result) or "rows", division=_segments(result), notes=result.caveats)
+                file=model_name(result) or "rows", division=_segments(result), notes=below_table(result))

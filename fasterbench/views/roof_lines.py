@@ -112,7 +112,7 @@ def mix_ceiling(result)->float|None:
     p, rows = result.program, result.points
     flops = totals((q.dtype, q.flops or 0) for q in rows if q.flops)
     if p is None or len(flops) < 2: return None
-    if p.bound == "compute": return p.attainable_gflops and 1e9 * p.attainable_gflops
+    if p.bound in ("compute", "pointwise"): return p.attainable_gflops and 1e9 * p.attainable_gflops
     peaks = result.peaks
     return sum(flops.values()) / sum(f / peaks.flops_of(dtype or peaks.dtype) for dtype, f in flops.items())
 

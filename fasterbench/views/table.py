@@ -15,7 +15,7 @@ from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
 from .fields import brief, Field, fields, fields_of
 from .fold import FoldedPoint, fold, label
-from .headline import base_of_shares, divided, headline, caveats
+from .headline import base_of_shares, divided, headline, caveats, time_doubt
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, wrap_lines)
@@ -31,6 +31,7 @@ def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
     if field.name == "time_iqr_s": return _spread_mark(p)
+    if field.name == "bound" and p.latency: return f"{p.bound}*"
     value = getattr(p, field.name)
     if field.unit == "TFLOP/s" and value is not None: value /= 1e3
     return field.text(value, concise or field.name == "time_s")
@@ -43,7 +44,7 @@ def _spread_mark(p):
     if p.source != "predicted" and not spread: return "short"
     return "busy" if p.disturbed and 0 < spread <= row_spread else _spread(spread)
 
-def _spread(fraction): return "?" if not fraction else f"{fraction:.0%}" if fraction < 0.995 else ">99%"
+def _spread(fraction): return "?" if not fraction else f"{fraction / 2:.0%}" if fraction < 1.99 else ">99%"
 
 _phases = dict(forward="fwd", backward="bwd", recompute="rec", update="upd")
 
@@ -126,7 +127,7 @@ def above_text(result)->str:
 
 def footer(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes."
-    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
+    lines = list(filter(None, (time_doubt(result.timing), caveats(result), base_of_shares(result), above_text(result))))
     if result.unknown_ops:
         unknown = [f"{printable(k)} ({calls_text(n)})" for k, n in result.unknown_ops.items()]
         lines.append(f"no FLOP rule for {', '.join(unknown)}")
@@ -134,6 +135,10 @@ def footer(result)->list[str]:
         lines.append("no roofs, so bound and utilization are unknown")
     more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
     return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes
+
+def below_table(result)->list[str]:
+    "Return the footer without what the headline says."
+    return [line for line in footer(result) if line != time_doubt(result.timing)]
 
 def breakdown_lines(result)->list[str]:
     "Say where the time of each device of a trace went, of eight at most."
@@ -145,15 +150,16 @@ def note_lines(result)->list[str]:
     return ["\n".join(map(printable, n.split("\n"))) for n in result.notes]
 
 def _marks_explained(shown, rows):
-    "Explain the column of the IQR, where it is shown."
+    "Explain the mark of rows far below their roof, and the column of the spread, where they are shown."
+    latency = ["*: below a tenth of its roof, so latency limits the row."] if any(p.latency for p in rows) else []
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
-    if column is None: return []
+    if column is None: return latency
     cells = {cell(p, column) for p in rows}
     marks = {"busy": "busy: other processes used the CPU during this row.",
              "short": "short: the row is too short for the clock.",
              "?": "?: this kind of kernel was never measured; its time is a range."}
-    spread = ["IQR: interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
-    return [" ".join(spread + [said for mark, said in marks.items() if mark in cells])]
+    spread = ["±: half the interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
+    return [*latency, " ".join(spread + [said for mark, said in marks.items() if mark in cells])]
 
 def _left_out_or_folded(points, rows, top):
     "Say what the table leaves out or folds."
@@ -164,7 +170,7 @@ def _left_out_or_folded(points, rows, top):
 def largest_gap(result, rows)->list[str]:
     "Name the row that loses most time below its roof; none where no row has a roof."
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
-    if not bounded or any(p.is_range for p in rows): return []
+    if not bounded or any(p.is_range for p in rows) or time_doubt(result.timing): return []
     p, end_to_end_s = max(bounded, key=lambda p: p.potential_s), divided(result).end_to_end_s
     lost, whole, name = brief(p.potential_s, "s"), brief(end_to_end_s, "s"), printable(label(p))
     if len(name) > 48: name = "…" + name[-47:]
@@ -188,7 +194,7 @@ def summary(
     predicted = any(p.source == "predicted" for p in result.points)
     title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above = wrap_lines(map(printable, headline(result)), width)
-    below = wrap_lines([*_marks_explained(shown, rows[:top]), *footer(result), *largest_gap(result, rows)], width)
+    below = wrap_lines([*_marks_explained(shown, rows[:top]), *below_table(result), *largest_gap(result, rows)], width)
     return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
@@ -244,6 +250,6 @@ def html_table(result, top:int|None=10)->str:
     "Return the slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
-    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top]) + footer(result)
+    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top]) + below_table(result)
     below += largest_gap(result, rows)
     return Table(text_rows(rows[:top], shown), left_columns(shown), headline(result), below).html()

@@ -145,11 +145,12 @@ def _touched_bytes(touches): return sum(t.bytes for t in touches)
 def model_flops_of(
     call,            # A `Call` with known FLOPs
     every:bool=True, # With every pair of an attention; False: with those that its mask leaves
-)->float:
-    "Return the FLOPs in contractions of a call that the model needs: none that are computed again."
-    if call.phase == "recompute" or not call.contraction_flops: return 0
+)->float|None:
+    "Return the FLOPs in contractions that the model needs of a call, none in an update; `None`: the mask is not known."
+    if call.phase in ("recompute", "update") or not call.contraction_flops: return 0
     once = call.contraction_flops - call.again_flops
-    return once * call.dense_flops // call.contraction_flops if every else once
+    if every: return once * call.dense_flops // call.contraction_flops
+    return None if call.unmasked is None else once * call.unmasked[0] // call.unmasked[1]
 
 class _Totals:
     "Sums over a trace."
@@ -348,12 +349,30 @@ def trace_call(
     return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held, tuple(assumed), stored)
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
-def check_initialized(model:nn.Module):
-    "Raise `ValueError` for a model with parameters or buffers that have no shape yet."
+def check_module(model):
+    "Raise `TypeError` for what is no module, and `ValueError` for one with parameters or buffers without a shape."
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
+
+def _gradients(run):
+    "Return for which parameters of the optimizer there is a gradient, and its layout."
+    given = [p for group in run.optimizer.param_groups for p in group["params"]]
+    return [(id(p), p.grad.layout) for p in given if p.grad is not None]
+
+def _state_made(run, before_write, tracer):
+    "Let an update alone, by gradients without data, make the optimizer's state; return `_gradients` where it has."
+    given = [p for group in run.optimizer.param_groups for p in group["params"] if p.requires_grad]
+    with eager(), run.watched(mode := tracer(run.owners, before_write)), watching(mode):
+        for p in given: p.grad = torch.zeros_like(p)
+        try: run.update()
+        except RuntimeError: run.optimizer.state.clear()         # it takes no dense gradient, or reads what is in one
+    made = _gradients(run) if run.optimizer.state else []
+    for p in given: p.grad = None
+    return made
 
 def _work_of_call(run, args, kwargs, target):
     "Return the work of `run`: where its tensors are, or on `target`."
@@ -364,8 +383,11 @@ def _work_of_call(run, args, kwargs, target):
         first, later = run.has_first, (args, kwargs)
         if first and place is None: later = copied(later)
         run.reset((args, kwargs))
+        made = _state_made(run, before_write, tracer) if first and place is not None else []
         work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer, stored)
-        if not first or not run.optimizer.state: return work
+        if made and made == _gradients(run): return work
+        if made: run.optimizer.state.clear()
+        elif not first or not run.optimizer.state: return work
         # That step has made the optimizer's state. In the next DDP sorts its buckets; all others are like the third.
         args, kwargs = later
         run.reset((args, kwargs))
@@ -385,9 +407,7 @@ def count_work(
     target:Target|None=None, # Count for a device that is not here, without data; None: where the model is
 )->Work:
     "Return the FLOPs and bytes of one run of `model`, per operator and per module."
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
-    check_initialized(model)
+    check_module(model)
     check_step(backward, loss, optimizer)
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
     return with_gradients_if_asked(run, lambda: _work_of_call(run, *copied(as_call(sample)), target))

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/work/values.ipynb #da0d988b
-import os, sys
+import math, os, sys
 from typing import NamedTuple
 
 import torch
@@ -21,7 +21,7 @@ from .trace import written
 from .traffic import storage_id
 
 # %% ../../nbs/work/values.ipynb #0e8709c5
-most = 1 << 18  # Elements of a tensor whose values are followed
+most = 1 << 25  # Elements of a tensor whose values are followed: one-hot rows of tokens × experts have 2¹⁹
 _undetermined = tuple(f"aten::{n}" for n in ("empty", "new_empty", "resize", "set_"))
 
 def _is_determined(op):
@@ -40,7 +40,7 @@ class Values:
 
     def note(self, t, real):
         "Note that `t`, which has no data, has the values of `real`."
-        if real.numel() > most and not _is_uniform(real): return
+        if _stored(real) > most and not _is_uniform(real): return
         self._known[t], t.followed = real, self
 
     def of(self, t)->torch.Tensor|None:
@@ -94,6 +94,10 @@ class Values:
             with _disable_current_modes(): alike = _alike(op, args)
             if alike is not None: self._made(op, out, alike)
         return out
+
+def _stored(t):
+    "Return how many elements of `t` are different places of memory."
+    return math.prod(n for n, step in zip(t.shape, t.stride()) if step)
 
 def _device_of(args, kwargs): return next((t.device for t in tensors_in((args, kwargs))), torch.device("cpu"))
 

@@ -39,7 +39,7 @@ units = dict(base_old=dict(time=(0, "nsecond"), clock=(0, "cycle/second"), bytes
              auto_old=dict(time=(6, "msecond"), clock=(9, "cycle/nsecond"), bytes=(6, "Mbyte")),
              auto_new=dict(time=(3, "us"), clock=(9, "Ghz"), bytes=(6, "Mbyte")))
 locales = dict(C=("", "."), en=(",", "."), de=(".", ","), fr=("\u202f", ","), plain_comma=("", ","))
-read_locales, encodings = ["C", "en"], ["utf-8", "utf-8-sig", "utf-16"]
+read_locales, encodings = ["C", "en"], ["utf-8", "utf-8-sig"]
 noises = ["none", "around", "between"]
 
 def written(x, group, decimal, digits):
@@ -73,7 +73,7 @@ def details(unit, locale, ranges, rules):
     rows = [line(ids(ranges) + ["Section Name", "Metric Name", "Metric Unit", "Metric Value"] + more)]
     for i in range(3):
         rows += [line([*who(i, ranges), "Command line profiler metrics", name, *cell(name, i, unit, locale)]) + rules * "," for name in metrics]
-        rows += [line([*who(i, ranges), "LaunchStats", "", "", "", "LaunchConfiguration", "OPT", 'A wave, of "blocks".\nMore of it.', "global", "50"])] * rules
+        rows += [line([*who(i, ranges), "LaunchStats", "", "", "", "LaunchConfiguration", "OPT", 'A wave, of "blocks".', "global", "50"])] * rules
         rows += [line([*who(i, ranges), "Launch Statistics", "Cluster Scheduling Policy", "", "PolicySpread"])]
         rows += [line([*who(i, ranges), "Memory", "Mem Busy", "", "n/a"])]
     return rows
@@ -147,8 +147,39 @@ def test_numbers_of_another_locale_are_refused_with_the_command(tmp_path, page, 
         read(report(tmp_path, page, locale=locale))
 
 @pytest.mark.parametrize("page", pages)
-def test_utf16_without_a_mark_is_refused_with_the_command(tmp_path, page):
-    with pytest.raises(ValueError, match="UTF-16 with a byte order mark; LC_ALL=C ncu --import"): read(report(tmp_path, page, encoding="utf-16-le"))
+def test_other_encodings_are_refused_with_the_command(tmp_path, page):
+    with pytest.raises(ValueError, match="line 1: no text in UTF-8; LC_ALL=C ncu --import"): read(report(tmp_path, page, encoding="utf-16"))
+
+# ---- what cannot be
+
+def two_gpus(tmp_path, second, **names):
+    """A copy of 200 MB on an L40S at 864 GB/s, and on a second GPU; the roofs of both from cycles and clocks."""
+    units = {"gpu__time_duration.sum": "ns", "dram__bytes.sum": "byte", "dram__bytes.sum.peak_sustained": "byte/cycle",
+             "dram__cycles_elapsed.avg.per_second": "hz", f"sm__{S}ffma_pred_on.sum.peak_sustained": "inst/cycle",
+             "sm__cycles_elapsed.avg.per_second": "hz"} | {f"smsp__{S}{op}_pred_on.sum": "inst" for op in ("fadd", "fmul", "ffma")}
+    first = [300_000, 200_000_000, 96, 9e9, 18176, 2.5e9, 0, 0, 1000]
+    head = ["ID", "Kernel Name", "Device", "CC", *names, *units]
+    rows = [head, [""] * (4 + len(names)) + [*units.values()], [0, "copy", 0, "8.9", *(n[0] for n in names.values()), *first],
+            [1, "copy", 1, "8.9", *(n[1] for n in names.values()), *second]]
+    path = tmp_path/"two.csv"
+    path.write_text("\n".join(map(line, rows)) + "\n")
+    return path
+
+l4, l40s = [800_000, 200_000_000, 48, 6.25e9, 7424, 2.0e9, 0, 0, 1000], [310_000, 200_000_000, 96, 9e9, 18176, 2.4e9, 0, 0, 1000]
+
+@pytest.mark.parametrize("by", ["launch", "kernel", "nvtx"])
+def test_two_gpus_of_one_compute_capability(tmp_path, by):
+    with pytest.raises(ValueError, match="GPUs 0, 1, which are different .roofs that differ.; ncu --devices"): read(two_gpus(tmp_path, l4), by=by)
+    assert len(read(two_gpus(tmp_path, l40s), by="launch")) == 2           # two of one product have the same roofs
+    names = {"device__attribute_display_name": ["NVIDIA L40S", "NVIDIA L40"]}
+    with pytest.raises(ValueError, match="NVIDIA L40, NVIDIA L40S"): read(two_gpus(tmp_path, l40s, **names), by=by)
+
+def test_counters_that_contradict_one_another_are_refused_with_the_line(tmp_path):
+    head = ["ID", "Kernel Name", "CC", "gpu__time_duration.sum", "dram__bytes.sum", "dram__bytes_read.sum", "dram__bytes_write.sum"]
+    rows = [head, [""] * 3 + ["ns"] + ["byte"] * 3, [0, "k", "8.0", 1000, 12_000_000, 8_000_000, 4_000_000], [1, "k", "8.0", 1000, 5, 8_000_000, 4_000_000]]
+    (tmp_path/"r.csv").write_text("\n".join(map(line, rows)))
+    for ask in (read, missing_command):
+        with pytest.raises(ValueError, match="line 4: dram__bytes and dram__bytes_read .* differ by a factor of 2.4e"): ask(tmp_path/"r.csv")
 
 @pytest.mark.parametrize("page", pages)
 def test_a_row_behind_other_text_is_refused_with_the_command(tmp_path, page):
@@ -207,7 +238,7 @@ def test_a_real_file_with_rules():
 whole = {page: "\n".join(noisy(make("auto_new", "en", page != "summary", page == "details"), "around")).encode() for page, make in pages.items()}
 with tempfile.TemporaryDirectory() as written_here: whole |= {name: path.read_bytes() for name, path in ncu_files.all_of(written_here).items()}
 whole |= {p.name: p.read_bytes() for p in sorted((shared/"data"/"ncu").glob("*.[cl]*"))}
-of_the_file = ("holds no table", "has no metric", "is neither UTF-8", "is a binary report")     # what is not on one line
+of_the_file = ("holds no table", "has no metric", "is a binary report")     # what is not on one line
 
 def survives(path):
     try: found = read(path)

@@ -235,12 +235,12 @@ def test_a_prediction_says_what_it_was_not_given():
     "Beside a profile of the same step nothing of the call differs; an optimizer is named by its class."
     import torch
     from fasterbench import predict
-    from fasterbench.comparing.compare import differences
+    from fasterbench.comparing.differences import differences
     net, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
     forward = predict(net, x, on="H100")
     step = predict(net, x, on="H100", backward=True, optimizer=torch.optim.SGD(net.parameters(), 0.1))
     assert forward.call == dict(backward=False, loss=None, optimizer=None) and step.call == dict(backward=True, loss=None, optimizer="SGD")
-    assert {"backward: False before, True after", "optimizer: not given before, SGD after"} <= set(differences([forward, step]))
+    assert {"backward: False → True", "optimizer: not given → SGD"} <= set(differences([forward, step]))
 
 @heavy_only("six seconds of counting, alone in a process")
 def test_predict_is_fast_and_needs_no_memory_for_weights():

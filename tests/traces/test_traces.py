@@ -624,7 +624,7 @@ def test_rows_of_different_kinds_are_not_matched(tmp_path, by, what):
     events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
     other, modules = (read_trace(written(tmp_path, events), by=kind, peaks=roofs) for kind in (by, "module"))
     found = compare(other, modules)
-    assert found.differences[0] == f"rows of different kinds are not matched: {what} before, modules after"
+    assert found.differences[0] == f"rows of different kinds are not matched: {what} → modules"
     assert [q.name for q in found.pairs if q.side == "both"] == ["(idle)"] * (by == "operator") and compare(modules, modules).differences == []
     assert compare(other, modules, other).differences[0] == f"rows of different kinds are not matched: {what}, modules, {what}"
 
