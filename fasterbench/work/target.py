@@ -117,8 +117,6 @@ class FakeTracer(Tracer):
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
 
-    def values_of(self, t): return self.place.values.of(t)
-
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
 
 class TargetTracer(FakeTracer):
