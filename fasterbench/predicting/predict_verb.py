@@ -48,7 +48,8 @@ def _with_answers(rows, results):
     columns = dict(MFU=[percent_text(s["mfu"]) if "mfu" in s else "?" for s in steps])
     if any("largest_batch" in s for s in steps):
         columns["fits up to"] = [str(s.get("largest_batch", "")) for s in steps]
-    return [[*row, *cells] for row, cells in zip(rows, [list(columns), *zip(*columns.values())])]
+    more = [list(columns), *zip(*columns.values())]
+    return [[*row[:-1], row[-1].partition(" (")[0], *cells] for row, cells in zip(rows, more)]
 
 def _speed_factors(results):
     "Return a line per further device: how many times as fast it is as the first at the same batch, with the range."
