@@ -29,6 +29,7 @@ _core = {
 }
 _homes = {name: f"fasterbench.{module}" for module, names in _core.items() for name in names} | own_names()
 __all__ = ["__version__", *_homes]
+for name in _homes: globals().pop(name, None)        # the folder of a feature that has the name of its function
 
 # %% ../nbs/core/package.ipynb #ty000001
 if TYPE_CHECKING:
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
         ProvisionalWarning as ProvisionalWarning, UnknownWarning as UnknownWarning)
     from .predicting.predict import predict as predict
     from .serving.serve import serve as serve
+    from .speed_of_light.bound import (speed_of_light as speed_of_light, SpeedOfLight as SpeedOfLight,
+                                       Promised as Promised)
+    from .speed_of_light.depends import depends as depends, Dependence as Dependence
     from .network.ranks import RankError as RankError
     from .ncu.ncu import read_ncu as read_ncu, ranges as ranges
     from .traces.trace_read import read_trace as read_trace, on_trace_ready as on_trace_ready

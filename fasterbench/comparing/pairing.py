@@ -109,8 +109,6 @@ def steps_of(r:Result)->int|None:
     if r.environment.get("tool"): return len({p.name for p in r.steps}) or None
     return 1
 
-def _of_a_step(p, n): return part_of(p, 1 / n, calls=max(round(p.calls / n), 1))
-
 def by_step(results:list[Result])->tuple[list[Result], list[str]]:
     "Return results as those of one step, where they are of different numbers of steps, and a note on that."
     counts = list(map(steps_of, results))
@@ -119,7 +117,8 @@ def by_step(results:list[Result])->tuple[list[Result], list[str]]:
         traced = any(n not in (None, 1) for n in counts)
         return results, [f"recorded steps: {in_order(counts)}; the rows are of all of them"] if traced else []
     def of_a_step(r, n):
+        def one(p): return part_of(p, 1 / n, share=p.share, calls=p.calls)
         if n == 1: return r
-        points, ops, kernels = ([_of_a_step(p, n) for p in of] for of in (r.points, r.ops, r.kernels))
-        return replace(r, points=points, ops=ops, kernels=kernels, program=r.program and _of_a_step(r.program, n))
+        points, ops, kernels = (list(map(one, of)) for of in (r.points, r.ops, r.kernels))
+        return replace(r, points=points, ops=ops, kernels=kernels, program=r.program and one(r.program))
     return list(map(of_a_step, results, counts)), [f"rows and times are of one step; recorded steps: {in_order(counts)}"]

@@ -21,7 +21,7 @@ from .trace import written
 from .traffic import storage_id
 
 # %% ../../nbs/work/values.ipynb #0e8709c5
-most = 1 << 22  # Elements of a tensor whose values are followed
+most = 1 << 25  # Elements of a tensor whose values are followed: one-hot rows of tokens × experts have 2¹⁹
 _undetermined = tuple(f"aten::{n}" for n in ("empty", "new_empty", "resize", "set_"))
 
 def _is_determined(op):
