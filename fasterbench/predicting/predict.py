@@ -34,7 +34,7 @@ from ..roofs.row import summed
 from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
-from ..work.count import Work, count_work
+from ..work.count import Work, check_module, count_work
 from ..work.rules import least_experts, routed_evenly
 
 # %% ../../nbs/predicting/predict.ipynb #9c4c910b
@@ -107,7 +107,8 @@ def _carried(rows, like, peaks):
     for row in rows:
         other = measured.get((row.name, row.type, row.phase))
         if other is None or not row.roof_time_s: carried.append(row); continue
-        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound in ("compute", "pointwise")] / (other.utilization_pct / 100))
+        faster = scale[row.bound in ("compute", "pointwise")]
+        time = max(row.roof_time_s, row.roof_time_s / faster / (other.utilization_pct / 100))
         found += 1
         carried.append(at_time(row, time))
     return carried, found
@@ -257,7 +258,8 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
 def _stored_note(stored, dtype, compiled):
     "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
     if not stored.bytes or not compiled: return stored.lines(dtype)
-    return [f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits", *stored.notes]
+    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits"
+    return [read, *stored.notes]
 
 def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
@@ -321,6 +323,7 @@ def predict(
 )->Result:
     "Return the least time of a run on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, devices, parallel)
+    check_module(model)
     check_step(backward, loss, optimizer)
     autocast = _autocast_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))

@@ -6,7 +6,7 @@
 __all__ = ['ModelWithoutData']
 
 # %% ../../nbs/serving/serve_work.ipynb #d493820d
-import math
+import math, os, re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -700,4 +700,7 @@ def configuration_of(
     except (OSError, ValueError) as error:
         if "not a valid JSON" in str(error):
             raise ValueError(f"{text!r}: its configuration is not valid JSON") from None
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not os.path.exists(text):
+            raise ValueError(f"{text!r} is no folder here, and not in the hub's local cache; `hf download {text} "
+                             "config.json` gets its configuration") from None
         raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers") from None

@@ -73,7 +73,7 @@ class Call:
     again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
     channels_last: bool=False        # Whether an image among its tensors has this memory format
     transposed: bool=False           # Whether neighbours in the result lie far apart in what is read
-    unmasked: tuple[int, int]|None=(1, 1)  # Of an attention with a mask: pairs that it leaves, of how many; None: unknown
+    unmasked: tuple[int, int]|None=(1, 1)  # Of an attention: pairs that its mask leaves, of how many; None: unknown
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
