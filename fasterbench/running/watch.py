@@ -24,6 +24,7 @@ from ..core.arguments import as_count
 from ..core.units import format_si
 from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.accelerator import accelerator, is_of_queue
+from ..engine.peers import class_there
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.peaks import peaks_of
@@ -462,7 +463,9 @@ class SeenModel:
 
 def _class_name(module):
     "Return the class of what a wrapper of PyTorch wraps."
-    while type(module).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
+    kinds = (class_there("torch._dynamo.eval_frame", "OptimizedModule"), nn.DataParallel,
+             class_there("torch.nn.parallel.distributed", "DistributedDataParallel"))
+    while isinstance(module, kinds):
         module = next(module.children())
     return type(module).__name__
 
