@@ -62,13 +62,16 @@ class QuantizedNames:
         self.model, self.matrices, self.unknown, self._of = model, {}, [], {}
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         modules = dict(model.named_modules())
+        self._mixes = bool(getattr(config, "num_local_experts", 0))   # Mixtral and its kin named them otherwise
         for path in modules: self._spell(path)
         for path, module in modules.items(): self._add(path, module, getattr(config, "hidden_size", 0), each)
         self.types = {t for found in self.matrices.values() for m in found for t in m.types}
         self._text = "\n".join(self._of)
 
     def _spell(self, path, *others):
-        for s in (*_spellings(path), *others): self._of.setdefault(s, {})[path] = True
+        found = [*_spellings(path), *others]
+        if self._mixes: found += [s.replace(".mlp", ".block_sparse_moe", 1) for s in found if ".mlp" in s]
+        for s in found: self._of.setdefault(s, {})[path] = True
 
     def _add(self, path, module, hidden, each):
         types = tuple(c.__name__ for c in type(module).__mro__)
