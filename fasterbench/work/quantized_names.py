@@ -32,12 +32,12 @@ class Matrix(NamedTuple):
     def is_table(self)->bool: return "Embedding" in self.types
 
 # %% ../../nbs/work/quantized_names.ipynb #e2f2c694
-_roots = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
+_name_roots = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 
 def _spellings(path):
     "Return the names that libraries give the module at `path`, its own first."
-    root = next(r for r in _roots if path.startswith(r))
-    return dict.fromkeys([path, *(r + path.removeprefix(root) for r in _roots)])
+    root = next(r for r in _name_roots if path.startswith(r))
+    return dict.fromkeys([path, *(r + path.removeprefix(root) for r in _name_roots)])
 
 _single_names = dict(gate_up_proj=(("gate_proj", "w1"), ("up_proj", "w3")), down_proj=(("down_proj", "w2"),))
 
