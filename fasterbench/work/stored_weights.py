@@ -403,10 +403,11 @@ def _quark(q, names):
 # %% ../../nbs/work/stored_weights.ipynb #0d7802ae
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,
     "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _one_format(Format(8, scale=4, math=fp8_math)),
-    "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "modelopt_fp4": _modelopt, "torchao": _torchao, "hqq": _hqq, "quanto": _quanto,
-    "eetq": _one_format(Format(8)), "aqlm": _aqlm, "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts,
-    "auto-round": _auto_round, "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits,
-    "fouroversix": _four_bits, "quark": _quark, "nvfp4": _one_format(_nvfp4), "metal": _affine((2, 4, 8), 64),
+    "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "modelopt_fp4": _modelopt,
+    "torchao": _torchao, "hqq": _hqq, "quanto": _quanto, "eetq": _one_format(Format(8)), "aqlm": _aqlm,
+    "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts, "auto-round": _auto_round,
+    "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits, "fouroversix": _four_bits,
+    "quark": _quark, "nvfp4": _one_format(_nvfp4), "metal": _affine((2, 4, 8), 64),
     "sinq": _affine((1, 2, 3, 4, 5, 6, 8), 64, per_input=2), "gemma": _gemma}
 
 # %% ../../nbs/work/stored_weights.ipynb #83b36335
