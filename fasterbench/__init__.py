@@ -39,6 +39,9 @@ if TYPE_CHECKING:
         ProvisionalWarning as ProvisionalWarning, UnknownWarning as UnknownWarning)
     from .predicting.predict import predict as predict
     from .serving.serve import serve as serve
+    from .speed_of_light.bound import (speed_of_light as speed_of_light, SpeedOfLight as SpeedOfLight,
+                                       Promised as Promised)
+    from .speed_of_light.depends import depends as depends, Dependence as Dependence
     from .network.ranks import RankError as RankError
     from .ncu.ncu import read_ncu as read_ncu, ranges as ranges
     from .traces.trace_read import read_trace as read_trace, on_trace_ready as on_trace_ready

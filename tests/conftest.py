@@ -13,9 +13,11 @@
 
 Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`, and
 parameters that `in_line` does not keep; FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and
-cells `#| slow`. What a level leaves out is deselected and counted; a test is skipped for what the machine lacks. Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that
-compare times carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that
-carry `#| timed` are alone. Those of a minute carry the mark `long`, and come first."""
+cells `#| slow`. What a level leaves out is deselected and counted; a test is skipped for what the machine lacks.
+
+Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that compare times carry
+the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry `#| timed` are
+alone. Those of a minute carry the mark `long`, and come first."""
 import gc, os, re, shutil, tempfile, warnings
 from collections import Counter
 from pathlib import Path
@@ -174,7 +176,8 @@ def pytest_terminal_summary(terminalreporter):
     stats, cells = terminalreporter.stats, cells_of(terminalreporter.getreports("passed"))
     ran = several(len(stats.get("passed", ())) + len(stats.get("failed", ())), "test") + (f" and {several(cells['executed'], 'cell')} of notebooks" if cells else "")
     higher = dict(all=cells["heavy"], nightly=cells["weekly"])
-    adds = [f"FASTERBENCH_TESTS={level} adds {several(left_out[level], 'test')} and {several(higher[level], 'cell')}" for level in higher if left_out[level] or higher[level]]
+    more = {level: [several(n, what) for n, what in ((left_out[level], "test"), (higher[level], "cell")) if n] for level in higher}
+    adds = [f"FASTERBENCH_TESTS={level} adds {' and '.join(counts)}" for level, counts in more.items() if counts]
     lacks = Counter(str(r.longrepr[-1]).removeprefix("Skipped: ") for r in stats.get("skipped", ()))
     lacks += Counter({"no GPU": cells["cuda"]})
     terminalreporter.write_line("; ".join([f"{ran} ran", *adds]) + ".")

@@ -85,7 +85,7 @@ def serve(folder, starter):
     try:
         with socket_in(folder, kind) as path: server = Server(path, Jobs)
         server.serve_forever()
-    except (KeyboardInterrupt, FileNotFoundError): pass                                # the run was ended, or is over
+    except (KeyboardInterrupt, FileNotFoundError): os._exit(0)                          # the run was ended, or is over
 
 # ---- in the tests
 
@@ -114,7 +114,7 @@ sys.exit(done.returncode)
 """)
     path.chmod(0o755)
 
-def statuses(jobs, package, start_s=300):
+def statuses(jobs, package, start_s=patience_s):
     "The exit statuses of the jobs."
     start()
     folder, end = os.environ["FASTERBENCH_TEST_FOLDER"], time.monotonic() + start_s

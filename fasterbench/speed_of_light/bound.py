@@ -16,12 +16,12 @@ from .least import Least, least_work
 from .prices import price_within, rates_by_name, split_price, widths, written_price
 from .recording import recorded
 
-# %% ../../nbs/speed_of_light/bound.ipynb #135bfb43
+# %% ../../nbs/speed_of_light/bound.ipynb #fe94fe23
 @dataclass(frozen=True)
 class Promised:
     "What a measurement promises; what it does not is assumed in favour of the kernel."
     cold: bool=False            # Every call has inputs that no cache holds; False: the same call again
-    weights_fixed: bool=False   # The weights of a module come as they are; False: the writer of the kernel prepares them
+    weights_fixed: bool=False   # Weights of a module come as they are; False: the writer of the kernel prepares them
     compared: tuple[int, ...]|None=None # Places of the results that are compared; None: all
 
 rungs = "as written", "within tolerance", "with split products"
@@ -66,7 +66,7 @@ class SpeedOfLight:
         return (f"SpeedOfLight({format_si(self.time_s, 's')} on {self.device}: {'; '.join(parts)}; {read}, "
                 f"{format_si(self.contraction_flops, 'FLOP')} in contractions)")
 
-# %% ../../nbs/speed_of_light/bound.ipynb #2cce30bf
+# %% ../../nbs/speed_of_light/bound.ipynb #d18bb9cc
 def speed_of_light(
     model_or_function,       # A module or any callable; it is not changed, and nothing is computed
     sample,                  # What it is called with, as everywhere; tensors may have no data
@@ -77,7 +77,8 @@ def speed_of_light(
 )->SpeedOfLight:
     "Return the least time in which a function can be computed on a device, however it is written."
     if not callable(model_or_function):
-        raise TypeError(f"model_or_function is a {type(model_or_function).__name__}; a torch.nn.Module or a function is needed")
+        raise TypeError(f"model_or_function is a {type(model_or_function).__name__}; a torch.nn.Module or a function "
+                        "is needed")
     return bound_within(model_or_function, sample, on, rtol, promise)
 
 def bound_within(f, sample, on, rtol:float|None=None, promise=None, limit:float|None=None)->SpeedOfLight:
@@ -104,7 +105,7 @@ def _tolerance(rtol):
     if ok: return float(rtol)
     raise ValueError(f"rtol={rtol!r}: a number from 0 is needed, or None for products as the tensors say")
 
-# %% ../../nbs/speed_of_light/bound.ipynb #a468250e
+# %% ../../nbs/speed_of_light/bound.ipynb #945b9b1e
 def bound_of(
     work:Least,
     peaks:HardwarePeaks,
@@ -120,16 +121,24 @@ def bound_of(
         by_price[prices[-1]] = by_price.get(prices[-1], 0.0) + c.flops
         direct_s += c.direct / prices[-1].rate
     compute_s, price = ladder[rungs[-1]], max(by_price, key=by_price.get) if any(by_price.values()) else None
-    read = work.bytes_read - (_saved(work, min(p.width for p in by_price)) if by_price and not promise.weights_fixed else 0.0)
-    held = max((l.capacity for l in peaks.memory if l.capacity), default=peaks.capacity("L2") or 0)
-    cold = (read + max(0.0, work.bytes_written - held)) / peaks.peak_bandwidth
-    warm = max(0.0, read + work.bytes_written - held) / peaks.peak_bandwidth
+    fixed = promise.weights_fixed or not by_price
+    saved = 0.0 if fixed else _saved(work, min(p.width for p in by_price))
+    read, written = work.bytes_read - saved, work.bytes_written
+    cold, warm = _memory_times(peaks, read, written)
     memory_s = cold if promise.cold else warm
-    return SpeedOfLight(max(compute_s, memory_s), compute_s, memory_s, read, work.bytes_written,
-                        sum(c.flops for c in work.contractions), sum(c.direct for c in work.contractions), direct_s,
-                        sum(c.written for c in work.contractions), price.name if price else "", ladder, max(compute_s, cold), max(compute_s, warm),
-                        _named_rules(work), tuple([*work.caveats, *_assumptions(promise, rtol, held)]),
+    flops, direct, as_written = (sum(getattr(c, k) for c in work.contractions) for k in ("flops", "direct", "written"))
+    return SpeedOfLight(max(compute_s, memory_s), compute_s, memory_s, read, written, flops, direct, direct_s,
+                        as_written, price.name if price else "", ladder, max(compute_s, cold), max(compute_s, warm),
+                        _named_rules(work), (*work.caveats, *_assumptions(promise, peaks)),
                         str(peaks.environment.get("device_name", peaks.device)))
+
+def _memory_times(peaks, read, written):
+    "Return the time of the memory with inputs that no cache holds, and of the same call again: (cold, warm)."
+    levels = peaks.memory
+    held = [l.capacity for l in levels[:-1]] or [peaks.capacity("L2") or 0]
+    rates = [l.bandwidth for l in levels[1:]] or [levels[-1].bandwidth]
+    cold = max((read + max(0.0, written - n)) / rate for n, rate in zip(held, rates))
+    return cold, max(max(0.0, read + written - n) / rate for n, rate in zip(held, rates))
 
 def _prices(rates, c, rtol):
     "Return the three prices of a contraction."
@@ -150,8 +159,8 @@ def _named_rules(work):
         return f", {sum(c.written for c in cs) / sum(c.flops for c in cs):,.3g} times less" if most else ""
     return tuple(f"{rule}{factor(cs)}" for rule, cs in found.items())
 
-def _assumptions(promise, rtol, held):
-    "Say what was assumed."
-    found = []
-    if not promise.cold and held: found.append(f"{format_si(held, 'B')} of inputs and results may stay in the cache between calls")
-    return found
+def _assumptions(promise, peaks):
+    "Say what was assumed of the caches."
+    held = max((l.capacity for l in peaks.memory if l.capacity), default=peaks.capacity("L2"))
+    if promise.cold or not held: return []
+    return [f"{format_si(held, 'B')} of inputs and results may stay in a cache between calls"]

@@ -16,7 +16,7 @@ from ..core.arguments import as_call, copied, tensors_of
 from ..core.private import tree_map
 from ..core.units import positive
 
-# %% ../../nbs/speed_of_light/depends.ipynb #b0f416c3
+# %% ../../nbs/speed_of_light/depends.ipynb #8e340753
 @dataclass(frozen=True)
 class Dependence:
     "What an output depends on within a tolerance."
@@ -28,10 +28,11 @@ class Dependence:
     def __str__(self):
         same = f"is {self.constant:.3g} everywhere" if self.constant is not None else "is the same for other inputs"
         if self.on_inputs: return f"output {self.output} depends on the inputs"
-        rest = "" if self.on_weights is None else ", and depends on the weights" if self.on_weights else " and other weights" if self.constant is None else ", with other weights too"
+        words = {None: "", True: " and follows from the weights alone", False: ", with other weights too"}
+        rest = words[self.on_weights]
         return f"output {self.output} {same}{rest}"
 
-# %% ../../nbs/speed_of_light/depends.ipynb #b6322258
+# %% ../../nbs/speed_of_light/depends.ipynb #e9b08f54
 few_elements = 0.01     # Share of the elements that a check lets miss its tolerance
 
 def _drawn_like(t, generator):
@@ -53,7 +54,8 @@ def _with_weights(f, generator):
 
 def _outputs_of(f, call):
     args, kwargs = copied(call)
-    with torch.no_grad(): return [t.detach().to(torch.complex128 if t.is_complex() else torch.float64) for t in tensors_of(f(*args, **kwargs))]
+    with torch.no_grad(): found = tensors_of(f(*args, **kwargs))
+    return [t.detach().to(torch.complex128 if t.is_complex() else torch.float64) for t in found]
 
 def _differs(a, b, rtol, atol):
     if a.shape != b.shape: return True
@@ -74,12 +76,15 @@ def depends(
     def drawn(call): return tree_map(lambda t: _drawn_like(t, generator), call)
     has_weights = isinstance(f, nn.Module) and any(True for _ in f.parameters())
     first, second = drawn(as_call(sample)), drawn(as_call(sample))
-    runs = [_outputs_of(f, first), _outputs_of(f, second), _outputs_of(_with_weights(f, generator), first) if has_weights else None]
-    if not runs[0]: raise ValueError(f"{getattr(f, '__name__', type(f).__name__)} returns no tensor, so nothing can depend on its inputs")
+    runs = [_outputs_of(f, first), _outputs_of(f, second)]
+    runs.append(_outputs_of(_with_weights(f, generator), first) if has_weights else None)
+    name = getattr(f, "__name__", type(f).__name__)
+    if not runs[0]: raise ValueError(f"{name} returns no tensor, so nothing can depend on its inputs")
     return [_dependence(i, *(r and r[i] for r in runs), rtol, atol) for i in range(len(runs[0]))]
 
 def _dependence(i, first, second, reweighted, rtol, atol):
     on_inputs = _differs(first, second, rtol, atol)
     on_weights = None if reweighted is None else _differs(first, reweighted, rtol, atol)
-    flat = not on_inputs and first.numel() > 0 and not _differs(first, first.flatten()[0].expand(first.shape), rtol, atol)
+    def alike(): return not _differs(first, first.flatten()[0].expand(first.shape), rtol, atol)
+    flat = not on_inputs and first.numel() > 0 and alike()
     return Dependence(i, on_inputs, on_weights, float(first.flatten()[0].real) if flat else None)

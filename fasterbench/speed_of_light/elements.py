@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import torch
 
-# %% ../../nbs/speed_of_light/elements.ipynb #318bc365
+# %% ../../nbs/speed_of_light/elements.ipynb #8e358267
 most_cells = 1 << 24    # of a mask in memory; beyond that only the share is kept
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Elements:
         return self.count / n if (n := math.prod(self.shape)) else 0.0
 
     @property
-    def mask(self)->torch.Tensor: return torch.ones((), dtype=torch.bool).expand(self.shape) if self.at is None else self.at
+    def mask(self)->torch.Tensor:
+        "Which ones may be meant, as a mask in any case."
+        return torch.ones((), dtype=torch.bool).expand(self.shape) if self.at is None else self.at
 
     def as_shape(self,
         shape,      # Of another tensor

@@ -5,19 +5,21 @@
 # %% auto #0
 __all__ = ['Contraction', 'operand_dtype', 'Least', 'least_work']
 
-# %% ../../nbs/speed_of_light/least.ipynb #b22b3ef0
+# %% ../../nbs/speed_of_light/least.ipynb #194c65d8
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
 from ..core.dtypes import dtype_name
-from .elements import Elements, true_cells
-from .needs import argument, as_batch, axes_among, batched_zeros, changes_of, factors_of, needed_of
-from .orders import Expansion, TooLong, cheapest, convolution_flops, is_linear, product_flops
-from .recording import Graph, Node, Value
+from .elements import some_of
+from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of,
+                                              needed_of)
+from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
+                                               product_flops)
+from .recording import Graph, Value
 from .structure import Facts, facts_of
-from ..work.contractions import attention, seen_pairs
+from ..work.contractions import seen_pairs
 from ..work.traffic import unique_bytes
 
 # %% ../../nbs/speed_of_light/least.ipynb #6eace62e
@@ -31,8 +33,11 @@ class Contraction:
     result: str             # dtype of the result
     rules: tuple = ()       # Of algebra that made it less than written
 
-# %% ../../nbs/speed_of_light/least.ipynb #bff519ed
-_narrowing = set("_to_copy clone contiguous expand view _unsafe_view reshape transpose permute t unsqueeze squeeze select slice index index_select gather repeat detach alias split split_with_sizes chunk unbind narrow embedding lift_fresh masked_fill tril triu".split())
+# %% ../../nbs/speed_of_light/least.ipynb #6b92a7ff
+_narrowing = set("""_to_copy clone contiguous expand view _unsafe_view reshape transpose permute t unsqueeze squeeze
+    select slice index index_select gather repeat detach alias split split_with_sizes chunk unbind narrow embedding
+    lift_fresh masked_fill tril triu""".split())
+_copying = set("expand view _unsafe_view unsqueeze repeat_interleave reshape clone index_select _to_copy".split())
 _fp4 = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
 
 def operand_dtype(v:Value, facts:Facts)->str:
@@ -45,13 +50,13 @@ def operand_dtype(v:Value, facts:Facts)->str:
         else: break
         name = dtype_name(v.dtype)
         if v.dtype.is_floating_point and v.dtype.itemsize < getattr(torch, seen).itemsize: seen = name
-        if not v.dtype.is_floating_point and v.dtype.itemsize == 1: return "int8" if seen != "float4_e2m1fn_x2" else seen
+        if not v.dtype.is_floating_point and v.dtype.itemsize == 1: return "int8"
     return seen
 
 def _is_table(v):
     "Tell if a value is a table of the numbers of 4 bits."
-    known = v.known
-    return known is not None and v.dtype.is_floating_point and 8 <= known.numel() <= 16 and {abs(x) for x in known.flatten().tolist()} <= _fp4
+    few = v.known is not None and v.dtype.is_floating_point and 8 <= v.known.numel() <= 16
+    return few and {abs(x) for x in v.known.flatten().tolist()} <= _fp4
 
 def _scaled(n):
     "Return the factor that a smaller one scales."
@@ -62,24 +67,28 @@ def _scaled(n):
     return big if 16 * _origin_size(small) <= math.prod(big.shape) else None
 
 def _origin_size(v):
-    while v.node is not None and v.node.name in ("expand", "view", "_unsafe_view", "unsqueeze", "repeat_interleave", "reshape", "clone", "index_select", "_to_copy") and v.node.inputs: v = v.node.inputs[0]
+    while v.node is not None and v.node.name in _copying and v.node.inputs: v = v.node.inputs[0]
     return math.prod(v.shape)
 
 def _real_products(values):
     "Return how many real products stand for one: three where both factors are complex."
     return 1 + sum(v.dtype.is_complex for v in values[:2])
 
-# %% ../../nbs/speed_of_light/least.ipynb #edfe9860
+# %% ../../nbs/speed_of_light/least.ipynb #3076af1f
 class Work:
     "The contractions of a graph."
     def __init__(self, graph, facts, needed):
         self.graph, self.facts, self.needed = graph, facts, needed
         self.live = [n for n in graph.nodes if any(v.index in needed and v.index not in facts.same for v in n.outs)]
-        self.readers, self.ends = {}, {facts.of(v).index for v, *_ in graph.outputs} | {facts.of(v).index for _, v in graph.changed}
+        ends = [*(o.value for o in graph.outputs), *(after for _, after in graph.changed)]
+        self.readers, self.ends = {}, {facts.of(v).index for v in ends}
         for n in self.live:
             for v in n.inputs: self.readers.setdefault(facts.of(v).index, []).append(n)
 
-    def need(self, n): return self.needed.get(n.outs[0].index) or Elements(n.outs[0].shape, None, max((self.needed[v.index].fraction for v in n.outs if v.index in self.needed), default=0.0))
+    def need(self, n):
+        "Return what is needed of the first result of a node; where nothing is, as large a share as of the others."
+        first, found = n.outs[0], [self.needed[v.index] for v in n.outs if v.index in self.needed]
+        return self.needed.get(first.index) or some_of(first.shape, max((e.fraction for e in found), default=0.0))
 
     def is_weights(self, n): return all(v.index in self.facts.fixed for v in n.outs)
 
@@ -103,7 +112,7 @@ class Work:
     def written(self, n)->float:
         "Return the FLOPs of a product, without what is not needed and what is zero."
         a, b = factors_of(n)
-        if {a.index, b.index} & self.facts.free or {self.facts.of(v).index for v in (a, b)} & set(self.facts.hot): return 0.0
+        if {self.facts.of(v).index for v in (a, b)} & (self.facts.free | {*self.facts.hot}): return 0.0
         zeros = (batched_zeros(v, side, self.facts) for v, side in ((a, "left"), (b, "right")))
         return product_flops(as_batch(self.need(n), "result"), *zeros, a.shape[-1]) * _real_products((a, b))
 
@@ -128,14 +137,17 @@ class Work:
             fewer, rule = self._before_pool(n, after, direct) or self._with_next(n, after, direct) or (None, "")
             if fewer is not None and fewer < flops: flops, direct, rules = fewer, fewer, (rule,)
         if flops < direct: rules = ("fast convolution",)
-        return Contraction(flops * scale, direct * scale, direct * scale, self._dtypes((x, w)), dtype_name(n.outs[0].dtype), rules)
+        figures = flops * scale, direct * scale, direct * scale
+        return Contraction(*figures, self._dtypes((x, w)), dtype_name(n.outs[0].dtype), rules)
 
     def _after(self, n):
         "Return the only reader of what a convolution gives, behind what is linear in it and keeps its places."
         v = n.outs[0]
         while v.index not in self.ends and len(readers := self.readers.get(v.index, ())) == 1:
             n = readers[0]
-            by_scale = n.name in ("mul", "div", "add", "sub") and math.prod(v.shape) == math.prod(n.outs[0].shape) and all(_per_channel(o, v) for o in n.inputs if o is not v)
+            same = math.prod(v.shape) == math.prod(n.outs[0].shape)
+            small = all(math.prod(o.shape) <= max(v.shape[1], 1) for o in n.inputs if o is not v)
+            by_scale = n.name in ("mul", "div", "add", "sub") and same and small
             norm = "batch_norm" in n.name and argument(n, 5, "training") is False
             if not (by_scale or norm or n.name in ("_to_copy", "clone")): return n
             v = n.outs[0]
@@ -143,13 +155,12 @@ class Work:
 
     def _before_pool(self, n, after, direct):
         "An average of a convolution is a convolution of averages."
-        out, spatial = n.outs[0], len(n.outs[0].shape) - 2
+        out = n.outs[0]
         places = math.prod(out.shape[2:])
         if after.name in ("mean", "sum"):
-            dims = argument(after, 1, "dim")
-            over = {d % len(out.shape) for d in (dims if isinstance(dims, (list, tuple)) else range(len(out.shape)) if dims is None else [dims])}
+            over = axes_among(argument(after, 1, "dim"), len(out.shape))
             joined = math.prod(out.shape[d] for d in over if d >= 2)
-        elif after.name.startswith(("avg_pool", "_adaptive_avg_pool")): joined = places / max(math.prod(after.outs[0].shape[2:]), 1)
+        elif "avg_pool" in after.name: joined = places / max(math.prod(after.outs[0].shape[2:]), 1)
         else: return None
         w = n.args[1]
         whole = 2.0 * math.prod(out.shape[:2]) * math.prod(w.shape[1:]) * places / max(joined, 1)
@@ -157,19 +168,20 @@ class Work:
 
     def _with_next(self, n, after, direct):
         "Two convolutions are one, with a kernel that is made of both."
-        if after.name != "convolution" or n.args[6] or after.args[6] or n.args[8] != 1 or after.args[8] != 1: return None
-        w, u, x, out = n.args[1], after.args[1], n.args[0], after.outs[0]
-        if any(s != 1 for s in after.args[3]) or any(d != 1 for d in (*n.args[5], *after.args[5])): return None
+        if after.name != "convolution" or any(c.args[6] or c.args[8] != 1 for c in (n, after)): return None
+        if any(k != 1 for k in (*after.args[3], *n.args[5], *after.args[5])): return None
+        w, u, out = n.args[1], after.args[1], after.outs[0]
         kernel = [a + b - 1 for a, b in zip(w.shape[2:], u.shape[2:])]
         both = 2.0 * out.shape[0] * math.prod(out.shape[2:]) * u.shape[0] * w.shape[1] * math.prod(kernel)
-        made = 0.0 if {w.index, u.index} <= self.facts.fixed else 2.0 * u.shape[0] * math.prod(w.shape[:2]) * math.prod(w.shape[2:]) * math.prod(u.shape[2:])
+        made = 2.0 * u.shape[0] * math.prod(w.shape) * math.prod(u.shape[2:])
+        if {w.index, u.index} <= self.facts.fixed: made = 0.0
         second = convolution_flops(after, self.need(after))[0]
         if both + made >= direct + second: return None
         return max(both + made - second, 0.0), "one kernel for two convolutions"
 
-def _per_channel(v, like): return not isinstance(v, Value) or math.prod(v.shape) <= max(like.shape[1], 1)
+# %% ../../nbs/speed_of_light/least.ipynb #e5f3d55d
+def _linear_in(n): return [v for v in n.inputs if is_linear(n, v)]
 
-# %% ../../nbs/speed_of_light/least.ipynb #639c8289
 class _Regions:
     def __init__(self, work, products):
         self.work, self.facts, self.products = work, work.facts, products
@@ -180,12 +192,12 @@ class _Regions:
 
     def _visit(self, n):
         v = n.outs[0]
-        linear = any(is_linear(n, x, self.facts) for x in n.inputs)
-        holds = v.index in self.nodes or linear and any(self.holds.get(self.facts.of(x).index) for x in n.inputs if is_linear(n, x, self.facts))
-        self.holds[v.index] = holds
-        if not holds: return
+        inside = any(self.holds.get(self.facts.of(x).index) for x in _linear_in(n))
+        self.holds[v.index] = v.index in self.nodes or inside
+        if not self.holds[v.index]: return
         readers = self.work.readers.get(v.index, ())
-        if v.index in self.work.ends or not readers or any(not any(is_linear(r, x, self.facts) for x in r.inputs if self.facts.of(x) is v) for r in readers): self.exits.add(v.index)
+        inside = readers and all(any(self.facts.of(x) is v for x in _linear_in(r)) for r in readers)
+        if v.index in self.work.ends or not inside: self.exits.add(v.index)
         elif len(readers) > 1: self.shared.add(v.index)
 
     def costs(self)->list[Contraction]:
@@ -222,7 +234,7 @@ class _Regions:
             if n is None or x.index in seen or x is not v and x.index in stops: continue
             seen.add(x.index)
             if x.index in self.nodes: found.append(n)
-            todo += [i for i in n.inputs if is_linear(n, i, self.facts) and self.holds.get(self.facts.of(i).index)]
+            todo += [i for i in _linear_in(n) if self.holds.get(self.facts.of(i).index)]
         return [self._contraction(n, self.work.written(n), 1.0, ()) for n in found]
 
     def _contraction(self, n, written, scale, rules):
@@ -235,8 +247,8 @@ class _Regions:
         for factors, nodes in terms:
             if not nodes: continue
             sets = [{i for axis in axes for i in ids.resolved(axis)} for _, axes in factors]
-            fixed, free = (frozenset(k for k, (f, _) in enumerate(factors) if f.index in known) for known in (self.facts.fixed, self.facts.free))
-            hot = frozenset(k for k, (f, _) in enumerate(factors) if f.index in self.facts.hot)
+            def among(known): return frozenset(k for k, (f, _) in enumerate(factors) if f.index in known)
+            fixed, free, hot = map(among, (self.facts.fixed, self.facts.free, self.facts.hot))
             cost = cheapest(sets, result, ids.sizes, fixed | free, free | hot)
             for f, _ in factors: cost *= 1.0 if (at := self.facts.nonzero(f)) is None else at.fraction
             rules.add("order of products")
@@ -262,21 +274,23 @@ def _total(found): return sum(c.flops for c in found)
 def _with_common(costs, ids, result):
     "Return the FLOPs of terms where those that share a factor are one product."
     left, total = list(costs), 0.0
-    def places(factor): return factor[0].index, tuple(tuple(i if i in result else -1 for i in ids.resolved(axis)) for axis in factor[1])
+    def at(axis): return tuple(i if i in result else -1 for i in ids.resolved(axis))
+    def places(factor): return factor[0].index, tuple(map(at, factor[1]))
+    def shared(a, b): return len(a) == len(b) == 2 and {*map(places, a)} & {*map(places, b)}
     while left:
         cost, factors = left.pop(0)
-        alike = [o for o in left if len(factors) == len(o[1]) == 2 and set(map(places, factors)) & set(map(places, o[1]))]
+        alike = [o for o in left if shared(factors, o[1])]
         for o in alike: left.remove(o)
         total += max(cost, *(c for c, _ in alike)) if alike else cost
     return total
 
-# %% ../../nbs/speed_of_light/least.ipynb #fddb24f3
+# %% ../../nbs/speed_of_light/least.ipynb #7152e4c0
 @dataclass(frozen=True)
 class Least:
     "The least work of a function."
     bytes_read: float
     bytes_written: float
-    weight_elements: dict           # dtype -> elements of weights that are read, a part of `bytes_read` at their own width
+    weight_elements: dict           # dtype -> elements of weights that are read, a part of `bytes_read`
     contractions: tuple             # `Contraction`s
     caveats: tuple = ()
 
@@ -314,17 +328,20 @@ def least_work(graph:Graph)->Least:
     written += sum(changes_of(before, after).count * after.dtype.itemsize for before, after in graph.changed)
     elements = {}
     for v, n in weights: elements[dtype_name(v.dtype)] = elements.get(dtype_name(v.dtype), 0.0) + n / v.dtype.itemsize
-    return Least(_joined(given) + sum(n for _, n in weights), written, elements, tuple(Work(graph, facts, needed).all()), tuple(dict.fromkeys(graph.assumed)))
+    contractions = tuple(Work(graph, facts, needed).all())
+    read = _joined(given) + sum(n for _, n in weights)
+    return Least(read, written, elements, contractions, tuple(dict.fromkeys(graph.assumed)))
 
 def _least_weights(graph, facts, needed):
     "Return what is read of weights, or of what follows from them alone, whichever are fewer bytes: (value, bytes)."
     own = [(v, _needed_bytes(v, needed[v.index])) for v in graph.values if v.source == "weight" and v.index in needed]
-    made = [v for v in graph.values if v.index in facts.fixed and v.index not in facts.free and v.index in needed and any(o.index not in facts.fixed for n in v.readers for o in n.outs)]
+    def leaves(v): return any(o.index not in facts.fixed for n in v.readers for o in n.outs)
+    made = [v for v in graph.values if v.index in needed and v.index in facts.fixed - facts.free and leaves(v)]
     folded = [(v, needed[v.index].count * v.dtype.itemsize) for v in made]
     return min(own, folded, key=lambda found: sum(n for _, n in found)) if made else []
 
 def _returned_bytes(graph, facts):
-    "Return the bytes of the results; of one that is computed twice, once, and of views of one memory no more than it has."
-    blocks = {}
-    for o in {facts.of(o.value).index: o for o in graph.outputs}.values(): blocks.setdefault(o.memory, []).append(o.bytes)
+    "Return the bytes of the results; of one that is computed twice once, and of views of one memory the largest."
+    blocks, once = {}, {facts.of(o.value).index: o for o in graph.outputs}
+    for o in once.values(): blocks.setdefault(o.memory, []).append(o.bytes)
     return sum(map(max, blocks.values()))

@@ -88,7 +88,7 @@ def _overwritten(n):
     if n.name in _by_index and base is not None: return base, _places(n)
     return None, Elements(out.shape)
 
-# %% ../../nbs/speed_of_light/needs.ipynb #894dce39
+# %% ../../nbs/speed_of_light/needs.ipynb #1003f3e7
 _rules = {}
 
 def needs_of(names):
@@ -113,7 +113,8 @@ def _of_view(n, needs):
 @needs_of("read")
 def _of_read(facts, n, need):
     base, steps = n.args
-    return [(base, some_of(base.shape, need.count / size_of(base)) if steps is None else viewed(need, base.shape, *steps))]
+    if steps is None: return [(base, some_of(base.shape, need.count / size_of(base)))]
+    return [(base, viewed(need, base.shape, *steps))]
 
 def _written_part(n):
     base, new, steps = n.args
@@ -124,10 +125,14 @@ def _written_part(n):
 def _of_write(facts, n, need):
     base, new, steps = n.args
     at = _written_part(n)
-    if at.at is None: return [(new, some_of(new.shape, need.fraction)), (base, some_of(base.shape, need.fraction - at.share))]
-    if need.at is None or size_of(base) > most_cells: inside = some_of(new.shape, need.share)
-    else: inside = Elements(new.shape, need.at.contiguous().view(-1).as_strided(new.shape, *steps), need.share)
-    return [(new, inside), (base, without(need, at.at))]
+    if at.at is None: inside, rest = some_of(new.shape, need.fraction), some_of(base.shape, need.fraction - at.share)
+    else: inside, rest = _under(need, base, new, steps), without(need, at.at)
+    return [(new, inside), (base, rest)]
+
+def _under(need, base, new, steps):
+    "Return what is needed of what was written."
+    if need.at is None or size_of(base) > most_cells: return some_of(new.shape, need.share)
+    return Elements(new.shape, need.at.contiguous().view(-1).as_strided(new.shape, *steps), need.share)
 
 @needs_of("copy")
 def _of_copy(facts, n, need): return [(v, fitted(need, v.shape)) for v in n.inputs[1:]]
@@ -202,9 +207,9 @@ def _of_layer_norm(facts, n, need):
     return [(x, need.as_shape(x.shape, lambda at: any_along(at, *dims))),
             *((v, fitted(need, v.shape)) for v in n.inputs if v is not x)]
 
-# %% ../../nbs/speed_of_light/needs.ipynb #0d799c53
+# %% ../../nbs/speed_of_light/needs.ipynb #23091a10
 def _row_need(x, dim, index, need, at):
-    "Return what is needed of `x` whose rows along `dim` an index names; the index has the axes of `need` from `at` on."
+    "Return what is needed of `x`, whose rows an index names; its axes are those of the result from `at` on."
     n, lead = x.shape[dim], len(index.shape)
     if not n or not size_of(index): return nothing_of(x.shape)
     def columns(mask):
@@ -263,7 +268,7 @@ def indexed_cells(x, indices, count):
     at[tuple(i.known if i.dtype is torch.bool else i.known.long() for i in chosen)] = True
     return Elements(x.shape, at.view(*at.shape, *[1] * (len(x.shape) - axes)).expand(x.shape))
 
-# %% ../../nbs/speed_of_light/needs.ipynb #43fb0835
+# %% ../../nbs/speed_of_light/needs.ipynb #c17b59f2
 _by_index = set("index_copy index_add index_put _index_put_impl scatter scatter_add index_fill".split())
 _by_index |= {"slice_scatter", "select_scatter"}
 
@@ -290,11 +295,11 @@ def _of_partial_write(facts, n, need):
     adds = "add" in n.name or len(n.args) > 3 and n.args[3] is True
     hit, others = within(need, at), [v for v in n.inputs if v is not base]
     most = max((size_of(v) for v in others), default=0)         # that an unknown index can change
-    if adds: rest = need
-    else: rest = without(need, at.at) if at.at is not None else some_of(base.shape, need.fraction - most / max(size_of(base), 1))
+    rest = some_of(base.shape, need.fraction - most / max(size_of(base), 1))
+    if adds or at.at is not None: rest = need if adds else without(need, at.at)
     return [(base, rest), *((v, some_of(v.shape, hit.count / max(at.count, 1))) for v in others)]
 
-# %% ../../nbs/speed_of_light/needs.ipynb #e30fdbd5
+# %% ../../nbs/speed_of_light/needs.ipynb #4b297e38
 @needs_of("cat")
 def _of_cat(facts, n, need):
     dim, start, found = argument(n, 1, "dim", 0) % len(need.shape), 0, []
@@ -314,7 +319,7 @@ def _of_pad(facts, n, need):
     x, pad = n.args[:2]
     if min(pad, default=0) < 0: return None
     def inside(at):
-        for i, before in enumerate(pad[::2]): at = at.narrow(len(x.shape) - 1 - i, before, x.shape[len(x.shape) - 1 - i])
+        for d, before in zip(reversed(range(len(x.shape))), pad[::2]): at = at.narrow(d, before, x.shape[d])
         return at
     return [(x, need.as_shape(x.shape, inside))]
 
@@ -406,16 +411,18 @@ def taps_of(n:Node)->list[list[int]]:
     def at(values, i): return values[0] if len(values) == 1 else values[i]
     return [taps(*size, *(at(v, i) for v in how), transposed) for i, size in enumerate(sizes)]
 
-# %% ../../nbs/speed_of_light/needs.ipynb #a2fee23a
+# %% ../../nbs/speed_of_light/needs.ipynb #bcbbc86f
 @needs_of("convolution")
 def _of_convolution(facts, n, need):
     x, w, used, rank = *n.args[:2], torch.ones((), dtype=torch.bool), len(need.shape)
     for i, hits in enumerate(taps_of(n)): used = used & _on_axis(w.shape, 2 + i, torch.tensor(hits) > 0)
     spatial, places = range(2, rank), any_along(need.mask, 0, 1)
     pictures = need.as_shape(x.shape, lambda at: any_along(at, 1, *spatial))
-    filters = some_of(w.shape, need.share) if n.args[6] else need.as_shape(w.shape, lambda at: any_along(at, 0, *spatial).transpose(0, 1))
+    def channels(at): return any_along(at, 0, *spatial).transpose(0, 1)
+    filters = some_of(w.shape, need.share) if n.args[6] else need.as_shape(w.shape, channels)
+    read = within(filters, Elements(w.shape, used.expand(w.shape)))
     return [(x, within(pictures, some_of(x.shape, true_cells(places) / max(places.numel(), 1)))),
-            (w, within(filters, Elements(w.shape, used.expand(w.shape)))), *((v, Elements(v.shape)) for v in n.inputs[2:])]
+            (w, read), *((v, Elements(v.shape)) for v in n.inputs[2:])]
 
 # %% ../../nbs/speed_of_light/needs.ipynb #ceae446a
 def needed_of(graph:Graph, facts:Facts)->dict[int, Elements]:

@@ -6,18 +6,18 @@
 __all__ = ['most_terms', 'most_factors', 'product_flops', 'fewer_products', 'convolution_flops', 'TooLong', 'is_linear',
            'Expansion', 'cheapest']
 
-# %% ../../nbs/speed_of_light/orders.ipynb #18cff3d1
+# %% ../../nbs/speed_of_light/orders.ipynb #e88681b5
 import math
 from itertools import combinations
 
 import torch
 
 from .elements import Elements, along
-from .needs import argument, factors_of, taps_of
+from .needs import argument, axes_among, factors_of, taps_of
 from .recording import Node, Value
 from .structure import Facts
 
-# %% ../../nbs/speed_of_light/orders.ipynb #a96811b0
+# %% ../../nbs/speed_of_light/orders.ipynb #16c11ba0
 def _lookup(mask, dim):
     "Tell if no line of a mask along an axis has more than one true element."
     return mask is not None and bool((along(mask, dim) <= 1).all())
@@ -36,9 +36,10 @@ def product_flops(
     whole = batch * rows * columns * inner
     n, a, b = masks
     found = []
-    if n is not None and a is not None: found.append(float((along(n, 2).double() * along(a, 2).double()).sum()))
-    if n is not None and b is not None: found.append(float((along(n, 1).double() * along(b, 1).double()).sum()))
-    if a is not None and b is not None: found.append(float((along(a, 1).double().transpose(1, 2) * along(b, 2).double()).sum()))
+    def met(x, i, y, j): return float((along(x, i).double() * along(y, j).double()).sum())
+    if n is not None and a is not None: found.append(met(n, 2, a, 2))
+    if n is not None and b is not None: found.append(met(n, 1, b, 1))
+    if a is not None and b is not None: found.append(met(a, 1, b.transpose(1, 2), 1))
     parts = [m.count / m.share / math.prod(m.shape) for m in (need, left, right) if m is not None and m.share]
     if len([m for m in masks if m is not None]) == 3: return 2 * share * min(found) * min(parts)
     return 2 * share * (found[0] if found else whole * math.prod(parts))
@@ -59,7 +60,7 @@ def convolution_flops(n:Node, need:Elements)->tuple[float, float]:
     direct = 2.0 * x.shape[0] * math.prod(w.shape[:2]) * math.prod(pairs) * need.fraction
     return direct / fewer_products(kernel, stride, dilation), direct
 
-# %% ../../nbs/speed_of_light/orders.ipynb #2a994242
+# %% ../../nbs/speed_of_light/orders.ipynb #a9a1fcec
 _unchanged = set("_to_copy clone alias contiguous detach lift_fresh neg".split())
 most_terms, most_factors = 4, 7
 
@@ -74,7 +75,9 @@ class _Indices:
         self.sizes[i := len(self.sizes)] = size
         return (i,)
 
-    def resolved(self, axis): return tuple(p for i in axis for p in (self.resolved(self.parts[i]) if i in self.parts else (i,)))
+    def resolved(self, axis):
+        "Return the indices of an axis, each that was divided as its parts."
+        return tuple(p for i in axis for p in (self.resolved(self.parts[i]) if i in self.parts else (i,)))
 
     def size(self, axis): return math.prod(self.sizes[i] for i in self.resolved(axis))
 
@@ -104,15 +107,15 @@ class _Indices:
         if left: raise TooLong
         return made
 
-# %% ../../nbs/speed_of_light/orders.ipynb #7928cf02
-def is_linear(n:Node, v:Value, facts:Facts)->bool:
+# %% ../../nbs/speed_of_light/orders.ipynb #0f2dab01
+def is_linear(n:Node, v:Value)->bool:
     "Tell if a node is linear in one of its inputs, in a way that expressions know."
     if n.name in _linear: return True
     if n.name == "div": return v is n.args[0] and len(n.args) == 2
     return n.name in _unchanged
 
-_linear = set("""mul add sub sum mean mm bmm mv dot addmm baddbmm addmv t transpose permute unsqueeze squeeze expand view _unsafe_view
-    reshape repeat diagonal trace""".split())
+_linear = set("""mul add sub sum mean mm bmm mv dot addmm baddbmm addmv t transpose permute unsqueeze squeeze expand
+    view _unsafe_view reshape repeat diagonal trace""".split())
 
 class Expansion:
     "Writes a value as a sum of products; `stops` are values that stay factors."
@@ -121,10 +124,11 @@ class Expansion:
     def terms(self, v, axes, top=False):
         "Return the terms of `v`, whose axes have these indices: lists of (factor, axes), and of contractions in each."
         v = self.facts.of(v)
-        n = v.node
-        if n is None or not top and v.index in self.stops or not (n.name in _linear or n.name in _unchanged or n.name == "div"): return [([(v, axes)], [])]
+        n, single = v.node, [([(v, axes)], [])]
+        stops = n is None or not top and v.index in self.stops
+        if stops or n.name not in _linear | _unchanged | {"div"}: return single
         found = getattr(self, f"of_{n.name}", self.of_same if n.name in _unchanged else None)(n, axes)
-        if found is None: return [([(v, axes)], [])]
+        if found is None: return single
         if len(found) > most_terms or any(len(f) > most_factors for f, _ in found): raise TooLong
         return found
 
@@ -191,11 +195,11 @@ class Expansion:
     of_sub = of_add
 
     def of_sum(self, n, axes):
-        x, dims = n.args[0], argument(n, 1, "dim")
-        dims = range(len(x.shape)) if dims is None or not isinstance(dims, (int, list, tuple)) or dims == [] else [dims] if isinstance(dims, int) else dims
-        dims = {d % len(x.shape) for d in dims} if x.shape else set()
-        rest = iter(axes) if len(axes) != len(x.shape) else None
-        return self.terms(x, [self.ids.new(size) if d in dims else axes[d] if rest is None else next(rest) for d, size in enumerate(x.shape)])
+        x = n.args[0]
+        dims = axes_among(argument(n, 1, "dim"), len(x.shape))
+        kept = [axis for d, axis in enumerate(axes) if len(axes) != len(x.shape) or d not in dims]
+        rest = iter(kept)
+        return self.terms(x, [self.ids.new(size) if d in dims else next(rest) for d, size in enumerate(x.shape)])
 
     of_mean = of_sum
 
@@ -206,7 +210,7 @@ class Expansion:
 
     def of_diagonal(self, n, axes):
         x = n.args[0]
-        offset, i, j = (argument(n, k, name, d) for k, (name, d) in enumerate((("offset", 0), ("dim1", 0), ("dim2", 1)), 1))
+        offset, i, j = argument(n, 1, "offset", 0), argument(n, 2, "dim1", 0), argument(n, 3, "dim2", 1)
         i, j = i % len(x.shape), j % len(x.shape)
         if offset or x.shape[i] != x.shape[j]: return None
         rest = iter(axes)
@@ -215,9 +219,9 @@ class Expansion:
     def of_mm(self, n, axes):
         a, b = factors_of(n)
         inner = self.ids.new(a.shape[-1])
-        lead = axes[:-1] if len(b.shape) > 1 else axes
-        right = [inner, *axes[-1:]] if len(b.shape) == 2 else [inner] if len(b.shape) == 1 else [axes[0], inner, axes[-1]]
-        return self._times(n, (a, [*lead, inner]), (b, right))
+        batch, columns = axes[:max(len(b.shape) - 2, 0)], axes[-1:] if len(b.shape) > 1 else []
+        rows = axes[:len(axes) - len(columns)]
+        return self._times(n, (a, [*rows, inner]), (b, [*batch, inner, *columns]))
 
     of_bmm = of_mv = of_dot = of_mm
 
@@ -227,7 +231,7 @@ class Expansion:
 
     of_baddbmm = of_addmv = of_addmm
 
-# %% ../../nbs/speed_of_light/orders.ipynb #c7509d2d
+# %% ../../nbs/speed_of_light/orders.ipynb #76f0897b
 def _cost_of_step(a, b, kept, sizes):
     "Return the multiply-accumulates of joining two sets of indices, of which `kept` stay, and what stays."
     summed = (a & b) - kept
@@ -247,7 +251,8 @@ def cheapest(
     best = {}
     for i, f in enumerate(factors): best[frozenset([i])] = 0.0, f & outside({i})
     for k in range(2, n + 1):
-        for chosen in map(frozenset, combinations(range(n), k)): best[chosen] = _best_way(chosen, best, outside(chosen), sizes, fixed, free)
+        for chosen in map(frozenset, combinations(range(n), k)):
+            best[chosen] = _best_way(chosen, best, outside(chosen), sizes, fixed, free)
     return best[frozenset(range(n))][0]
 
 def _best_way(chosen, best, kept, sizes, fixed, free):

@@ -10,10 +10,11 @@ from typing import NamedTuple
 
 from ..roofs.hardware import HardwarePeaks
 
-# %% ../../nbs/speed_of_light/prices.ipynb #7d56da8e
-roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float32 TF32": 2.0 ** -11, "float16": 2.0 ** -11, "bfloat16": 2.0 ** -9,
-            "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3, "float4_e2m1fn_x2": 2.0 ** -2}
-widths = {"float64": 8, "float32": 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}
+# %% ../../nbs/speed_of_light/prices.ipynb #ab02386f
+roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float32 TF32": 2.0 ** -11, "float16": 2.0 ** -11,
+            "bfloat16": 2.0 ** -9, "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3, "float4_e2m1fn_x2": 2.0 ** -2}
+widths = {"float64": 8, "float32": 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
+          "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}              # bytes of a number
 _of_size = {"float8_e4m3fnuz": "float8_e4m3fn", "float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fn",
             "complex64": "float32", "complex128": "float64", "complex32": "float16", "float8_e8m0fnu": "float8_e4m3fn"}
 most_terms_of_split = 3
@@ -36,15 +37,18 @@ def rates_by_name(peaks:HardwarePeaks)->dict[str, float]:
     if str(peaks.environment.get("architecture", "")).startswith("gfx9") and "float32" in rates: rates["float32"] *= 2
     return rates
 
-def _fastest(rates, allowed): return max((Price(k, r, widths.get(k, 8)) for k, r in rates.items() if allowed(k)), key=lambda p: p.rate, default=None)
+def _fastest(rates, allowed=lambda name: True):
+    "Return the highest price of the formats that are allowed, if there is one."
+    found = [Price(k, rate, widths.get(k, 8)) for k, rate in rates.items() if allowed(k)]
+    return max(found, key=lambda p: p.rate, default=None)
 
 def written_price(rates:dict, dtypes:tuple)->Price:
     "Return the price of a product as the tensors say: in the narrowest format that holds both operands."
     names = [_of_size.get(d, d) for d in dtypes] or ["float32"]
     widest = max(names, key=lambda k: -roundoff.get(k, 1.0))
     if widest in rates: return Price(widest, rates[widest], widths.get(widest, 8))
-    if widest not in roundoff: return _fastest(rates, lambda k: True)           # whole numbers that the device is not known for
-    return _fastest(rates, lambda k: k in roundoff and roundoff[k] <= roundoff[widest]) or _fastest(rates, lambda k: True)
+    if widest not in roundoff: return _fastest(rates)               # whole numbers whose rate is not known
+    return _fastest(rates, lambda k: roundoff.get(k, 1.0) <= roundoff[widest]) or _fastest(rates)
 
 def price_within(rates:dict, dtypes:tuple, rtol:float|None)->Price:
     "Return the price of a product whose operands may be rounded within a tolerance."
@@ -65,5 +69,5 @@ def split_price(rates:dict, dtypes:tuple, rtol:float|None)->Price:
     return best
 
 def _roundoff_of(name, terms):
-    "Return the unit roundoff of a number in several terms: each holds the digits that the ones before left, and a sign."
+    "Return the unit roundoff of a number in several terms: each holds digits that the ones before left."
     return roundoff[name] ** terms

@@ -5,8 +5,8 @@
 # %% auto #0
 __all__ = ['few', 'FloatsWithoutData', 'Problem', 'NoProblem', 'problems_of', 'evaluated', 'axes_of', 'workload_problem']
 
-# %% ../../nbs/speed_of_light/problems.ipynb #ccf60fab
-import ast, inspect, json, math, operator, runpy, sys
+# %% ../../nbs/speed_of_light/problems.ipynb #e4754750
+import ast, inspect, json, math, operator, runpy
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
@@ -18,7 +18,7 @@ from ..core.arguments import as_dtype
 from ..core.private import TorchDispatchMode, tree_map
 from ..work.rules import op_name, tensors_in
 
-# %% ../../nbs/speed_of_light/problems.ipynb #e7c37248
+# %% ../../nbs/speed_of_light/problems.ipynb #45c84044
 few = 1024          # Elements of a tensor of floats that keeps its data: scales, frequencies
 
 class FloatsWithoutData(TorchDispatchMode):
@@ -31,19 +31,22 @@ class FloatsWithoutData(TorchDispatchMode):
         kwargs = kwargs or {}
         given = tensors_in((args, kwargs))
         if not any(t.is_meta for t in given): return self._kept(op, args, kwargs, given)
-        if not all(t.is_meta or t.dim() == 0 for t in given) or "device" in kwargs: args, kwargs = tree_map(_on_meta, (args, kwargs | _there(kwargs)))
+        if "device" in kwargs: kwargs = kwargs | dict(device=torch.device("meta"))
+        if not all(t.is_meta or t.dim() == 0 for t in given): args, kwargs = tree_map(_on_meta, (args, kwargs))
         try: out = op(*args, **kwargs)
         except (NotImplementedError, RuntimeError): out = None
         if out is not None and all(t.is_floating_point() for t in tensors_in(out)): return out
-        drawn = tree_map(self._drawn, (args, kwargs | ({"device": torch.device("cpu")} if "device" in kwargs else {})))
-        return tree_map(_without_floats, op(*drawn[0], **drawn[1]))
+        if "device" in kwargs: kwargs = kwargs | dict(device=torch.device("cpu"))
+        args, kwargs = tree_map(self._drawn, (args, kwargs))
+        return tree_map(_without_floats, op(*args, **kwargs))
 
     def _kept(self, op, args, kwargs, given):
         "Run an operator on tensors with data; a large result of floats is left without."
         wide = kwargs.get("dtype") or (torch.get_default_dtype() if not given else given[0].dtype)
         whole = op_name(op).startswith(_of_whole_numbers)
-        new = not given and not whole and "device" in kwargs and isinstance(wide, torch.dtype) and wide.is_floating_point
-        if new and math.prod(_size_argument(args)) > few: kwargs = kwargs | dict(device=torch.device("meta"), generator=None) if "generator" in kwargs else kwargs | dict(device=torch.device("meta"))
+        new = not given and not whole and "device" in kwargs and wide.is_floating_point
+        if new and math.prod(_size_argument(args)) > few:
+            kwargs = kwargs | dict(device=torch.device("meta")) | {k: None for k in kwargs if k == "generator"}
         return tree_map(_without_floats, op(*args, **kwargs))
 
     def _drawn(self, x):
@@ -53,9 +56,8 @@ class FloatsWithoutData(TorchDispatchMode):
 
 _of_whole_numbers = tuple(f"aten::{n}" for n in ("randint", "randperm", "tril_indices", "triu_indices"))
 
-def _size_argument(args): return next((a for a in args if isinstance(a, (list, tuple, torch.Size)) and all(isinstance(n, int) for n in a)), ())
-
-def _there(kwargs): return {"device": torch.device("meta")} if "device" in kwargs else {}
+def _size_argument(args):
+    return next((a for a in args if isinstance(a, (list, tuple)) and {*map(type, a)} <= {int}), ())
 
 def _on_meta(x): return x.to("meta") if isinstance(x, torch.Tensor) and not x.is_meta else x
 
@@ -64,7 +66,7 @@ def _without_floats(x):
     if not isinstance(x, torch.Tensor) or x.is_meta or not x.is_floating_point() or x.numel() <= few: return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 
-# %% ../../nbs/speed_of_light/problems.ipynb #b2238920
+# %% ../../nbs/speed_of_light/problems.ipynb #06555491
 @dataclass(frozen=True)
 class Problem:
     "A function and what it is called with."
@@ -84,24 +86,27 @@ def problems_of(path:str)->Iterator[Problem]:
     elif p.is_dir(): yield from _of_folder(p)
     elif p.suffix == ".py": yield Problem(p.stem, partial(_of_kernelbench, p), module=True)
     elif p.suffix == ".json": yield from _of_definition(p, p.with_name("workload.jsonl"))
-    else: raise NoProblem(f"{p} is no problem: a file .py with Model and get_inputs, a definition.json or a folder is needed")
+    else: raise NoProblem(f"{p} is no problem: a file .py with Model and get_inputs, a definition.json or a folder is "
+                          "needed")
 
 def _of_folder(folder):
     if (folder/"definition.json").is_file():
         yield from _of_definition(folder/"definition.json", folder/"workload.jsonl")
         return
-    found = sorted(p for p in folder.rglob("*") if p.name == "definition.json" or p.suffix == ".py" and not p.name.startswith("_"))
+    files = sorted(folder.rglob("*"))
+    found = [p for p in files if p.name == "definition.json" or p.suffix == ".py" and not p.name.startswith("_")]
     if not found: raise NoProblem(f"{folder} holds no problem: no definition.json and no file .py")
     for p in found: yield from problems_of(str(p))
 
-# %% ../../nbs/speed_of_light/problems.ipynb #b7fb7ec1
+# %% ../../nbs/speed_of_light/problems.ipynb #8ebc131f
 def _namespace(path): return runpy.run_path(str(path), run_name=path.stem)
 
 def _of_kernelbench(path):
     with FloatsWithoutData():
         names = _namespace(path)
         if lacking := [n for n in ("Model", "get_inputs") if n not in names]:
-            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: Model, get_inputs and get_init_inputs are needed, or {path}:FUNCTION")
+            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: Model, get_inputs and get_init_inputs are "
+                            f"needed, or {path}:FUNCTION")
         given = names.get("get_init_inputs", list)()
         model = names["Model"](**given) if isinstance(given, dict) else names["Model"](*given)
         return model, tuple(names["get_inputs"]())
@@ -110,12 +115,12 @@ def _of_function(path, function):
     "Return a function of a file, and what `get_inputs` of the file gives."
     with FloatsWithoutData(): names = _namespace(path)
     if function not in names: raise NoProblem(f"{path} has no {function}")
-    if "get_inputs" not in names: raise NoProblem(f"{path} has no get_inputs, which returns the arguments of {function}")
+    if "get_inputs" not in names: raise NoProblem(f"{path} has no get_inputs, which gives the arguments of {function}")
     with FloatsWithoutData(): return names[function], tuple(names["get_inputs"]())
 
-# %% ../../nbs/speed_of_light/problems.ipynb #510712c7
-_operations = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv, ast.Div: operator.truediv,
-               ast.Mod: operator.mod, ast.Pow: operator.pow}
+# %% ../../nbs/speed_of_light/problems.ipynb #e0296817
+_operations = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
+               ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow}
 _functions = dict(min=min, max=max, ceil=math.ceil, floor=math.floor, int=int)
 
 def evaluated(expression:str, names:dict)->int:
@@ -123,27 +128,31 @@ def evaluated(expression:str, names:dict)->int:
     def value(node):
         if isinstance(node, ast.Constant): return node.value
         if isinstance(node, ast.Name): return names[node.id]
-        if isinstance(node, ast.BinOp) and type(node.op) in _operations: return _operations[type(node.op)](value(node.left), value(node.right))
+        if isinstance(node, ast.BinOp) and type(node.op) in _operations:
+            return _operations[type(node.op)](value(node.left), value(node.right))
         if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub): return -value(node.operand)
-        called = node.func.attr if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) else getattr(getattr(node, "func", None), "id", "")
+        function = getattr(node, "func", None)                          # `ceil` and `math.ceil`
+        called = getattr(function, "attr", getattr(function, "id", ""))
         if called in _functions: return _functions[called](*map(value, node.args))
         raise ValueError(f"{expression!r} is no expression of numbers and axes")
     return int(value(ast.parse(expression, mode="eval").body))
 
-# %% ../../nbs/speed_of_light/problems.ipynb #46d2bc09
+# %% ../../nbs/speed_of_light/problems.ipynb #359e3bea
+def _names_in(expression): return {n.id for n in ast.walk(ast.parse(expression)) if isinstance(n, ast.Name)}
+
 def axes_of(definition:dict, given:dict)->dict:
     "Return the length of every axis."
     axes = {k: a["value"] for k, a in definition["axes"].items() if "value" in a} | given
     left = {k: a["expression"] for k, a in definition["axes"].items() if k not in axes}
     while left:
-        ready = [k for k, e in left.items() if {n.id for n in ast.walk(ast.parse(e)) if isinstance(n, ast.Name)} - set(_functions) - {"math"} <= set(axes)]
+        ready = [k for k, e in left.items() if _names_in(e) <= {*axes, *_functions, "math"}]
         if not ready: raise ValueError(f"the axes {', '.join(left)} of {definition['name']} are not given")
         for k in ready: axes[k] = evaluated(left.pop(k), axes)
     return axes
 
 def _of_definition(path, workloads):
     try: definition = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as error: raise NoProblem(f"{path} is no JSON: {error}") from None
+    except ValueError as error: raise NoProblem(f"{path} is no JSON: {error}") from None
     if lacking := [k for k in ("axes", "inputs", "reference") if k not in definition]:
         raise NoProblem(f"{path} has no {' and no '.join(lacking)}, which a definition has")
     if not workloads.is_file(): raise NoProblem(f"{workloads} does not exist: the sizes of {path} are in it")
@@ -173,12 +182,14 @@ def _inputs(definition, given, axes, names, folder):
         entry = definition.get("custom_inputs_entrypoint") or "get_inputs"
         if entry not in names: raise NoProblem(f"{definition.get('name')} has no {entry}, which makes its inputs")
         made = names[entry]({**axes, **scalars}, torch.device("cpu"))
-    return {k: _input(k, spec, given.get(k, {}), axes, made, scalars, folder) for k, spec in definition["inputs"].items()}
+    def one(k, spec):
+        known = scalars | made
+        return known[k] if k in known else _input(k, spec, given.get(k, {}), axes, folder)
+    return {k: one(k, spec) for k, spec in definition["inputs"].items()}
 
-def _input(name, spec, given, axes, made, scalars, folder):
-    if name in scalars: return scalars[name]
-    if name in made: return made[name]
-    shape, dtype = [evaluated(n, axes) if isinstance(n, str) else n for n in spec["shape"] or []], as_dtype(spec["dtype"])
+def _input(name, spec, given, axes, folder):
+    shape = [evaluated(n, axes) if isinstance(n, str) else n for n in spec["shape"] or []]
+    dtype = as_dtype(spec["dtype"])
     if given.get("type") == "safetensors" and (kept := _from_file(given, folder)) is not None: return kept
     if dtype.is_floating_point: return torch.empty(shape, dtype=dtype, device="meta")
     if "indptr" in name: return torch.linspace(0, _end_of(name, axes), *shape or [1]).to(dtype)

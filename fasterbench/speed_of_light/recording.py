@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Value', 'Node', 'Returned', 'Graph', 'values_in', 'TooSlow', 'Recorder', 'recorded']
 
-# %% ../../nbs/speed_of_light/recording.ipynb #c089724c
+# %% ../../nbs/speed_of_light/recording.ipynb #95a42b82
 from dataclasses import dataclass, field
 from time import process_time
 from typing import NamedTuple
@@ -14,7 +14,8 @@ import torch
 from torch import nn
 
 from ..core.arguments import as_call, tensors_of
-from ..core.private import DataDependentOutputException, DynamicOutputShapeException, FakeTensor, _disable_current_modes
+from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
+                                      _disable_current_modes)
 from ..engine.process import eager
 from ..work.dispatch import Watcher, watching
 from ..work.flops import operator_flops
@@ -97,18 +98,18 @@ class _Block:
         if steps != plain or dtype != t.dtype or t.storage_offset() < offset: return None
         return tuple(t.stride()), t.storage_offset() - offset
 
-# %% ../../nbs/speed_of_light/recording.ipynb #5388a61b
+# %% ../../nbs/speed_of_light/recording.ipynb #588e58d3
 class TooSlow(RuntimeError):
     "A program runs more operators than the time allows."
     def __init__(self, limit, operators):
-        super().__init__(f"stopped after {limit:g} s of CPU time and {operators} operators, as a loop of Python runs them one by one")
+        super().__init__(f"stopped after {limit:g} s of CPU time and {operators} operators of a loop in Python")
 
 class Recorder(Watcher):
     "Records the operators of a run without data."
     def __init__(self, place, sources, limit=None):
         super().__init__()
         self.limit, self.began = limit, process_time()
-        self.place, self.sources, self.graph = place, sources, Graph()    # sources: id -> (kind, the tensor that was given)
+        self.place, self.sources, self.graph = place, sources, Graph()    # sources: id -> (kind, what was given)
         self._at, self._blocks, self._alive = {}, {}, []
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -152,7 +153,7 @@ class Recorder(Watcher):
         return True
 
     def _choose(self, op, args, out):
-        "Give values to places that follow from numbers that are not known: the first ones, distinct, and alike in every row."
+        "Give values to places that follow from unknown numbers: the first ones, distinct, the same in every row."
         for t in tensors_in(out) if op_name(op) in _choices else ():
             if t.is_floating_point() or self.place.values.of(t) is not None: continue
             with _disable_current_modes(): self.place.values.note(t, _first_places(op_name(op), args, t.shape))
@@ -250,7 +251,7 @@ def _counted(op, name, args, kwargs, out):
     flops, category = operator_flops(op, args, kwargs, out)
     return dict(category=category, contraction=flops.contraction if flops else 0.0)
 
-# %% ../../nbs/speed_of_light/recording.ipynb #13df235a
+# %% ../../nbs/speed_of_light/recording.ipynb #d0c45770
 class _Called(nn.Module):
     "A function as a module."
     def __init__(self, f):
@@ -265,7 +266,7 @@ def recorded(
     target:Target,      # The device that it runs on
     limit:float|None=None, # CPU seconds; None: as long as it takes
 )->Graph:
-    "Return the operators of one call as a graph. Nothing is computed but what follows from whole numbers that are known."
+    "Return the operators of one call as a graph; nothing is computed but what follows from known whole numbers."
     args, kwargs = as_call(sample)
     module = model if isinstance(model, nn.Module) else _Called(model)
     try: return _recorded(module, args, kwargs, target, limit)

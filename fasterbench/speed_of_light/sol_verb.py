@@ -5,24 +5,23 @@
 # %% auto #0
 __all__ = ['read_times', 'row_of', 'judged', 'Bounds', 'sol']
 
-# %% ../../nbs/speed_of_light/sol_verb.ipynb #af57f2ba
-import csv, json, sys, traceback
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #529b91a4
+import csv, json, traceback
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import Report, Rows, Saving, Top, app, examples, option, show, switch, target_device, usage_error, whole
-from ..core.files import check_schema
+from ..cli.app import (Report, Rows, Saving, Top, app, examples, option, show, switch, target_device,
+                                 usage_error, whole)
 from ..core.progress import progress_bar
 from ..core.units import format_si
 from ..views.fields import Field
 from ..views.view import LongView, Sheet, Table, more_rows
 
-# %% ../../nbs/speed_of_light/sol_verb.ipynb #89ff530b
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #a2324ffa
 def read_times(path:str)->dict[str, float]:
     "Return the measured time of each problem of a file, s."
     text = Path(path).read_text(encoding="utf-8")
@@ -38,7 +37,8 @@ def _times_of_json(path, data):
     found = {}
     def walk(node):
         for name, value in node.items() if isinstance(node, dict) else ():
-            if isinstance(value, dict) and isinstance(value.get("mean"), (int, float)): found[_stem(name)] = value["mean"] / 1e3
+            timed = isinstance(value, dict) and isinstance(value.get("mean"), (int, float))
+            if timed: found[_stem(name)] = value["mean"] / 1e3
             elif isinstance(value, (int, float)): found[_stem(name)] = float(value)
             else: walk(value)
     walk(data)
@@ -55,10 +55,10 @@ def _times_of_csv(path, text):
 
 def _stem(name): return name.strip().removesuffix(".py")
 
-# %% ../../nbs/speed_of_light/sol_verb.ipynb #db1c27d8
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #4817f065
 _fields = {f.name: f for f in (
     Field("problem", "", "problem", "text", "name of the problem"),
-    Field("verdict", "", "verdict", "text", "impossible: the measured time is below the bound; or why there is no bound"),
+    Field("verdict", "", "verdict", "text", "impossible: measured below the bound; or why there is no bound"),
     Field("time_s", "s", "bound", "si", "least time in which the function can be computed on the device"),
     Field("measured_s", "s", "measured", "si", "the given time"),
     Field("share", "", "bound share", "share", "bound ÷ measured time"),
@@ -68,10 +68,10 @@ _fields = {f.name: f for f in (
     Field("memory_s", "s", "border bytes", "si", "bytes at the border of the function ÷ bandwidth"),
     Field("bytes_read", "B", "bytes read", "amount", "bytes of inputs that matter, each once"),
     Field("bytes_written", "B", "bytes written", "amount", "bytes of results, each once"),
-    Field("contraction_flops", "FLOP", "contraction FLOPs", "amount", "FLOPs of contractions at the cheapest way that is in use"),
+    Field("contraction_flops", "FLOP", "contraction FLOPs", "amount", "FLOPs of contractions, the cheapest way"),
     Field("direct_s", "s", "direct", "si", "contractions ÷ rate, without fast algorithms of convolutions"),
     Field("written_s", "s", "as written", "si", "contractions ÷ the rate of the formats of the tensors"),
-    Field("within_s", "s", "within tolerance", "si", "contractions ÷ the highest rate of a format within the tolerance"),
+    Field("within_s", "s", "within tolerance", "si", "contractions ÷ highest rate of a format within the tolerance"),
     Field("rtol", "", "tolerance", "fixed", "relative tolerance of the check"),
     Field("rules", "", "rules", "text", "rules of algebra that make the bound less than as written"))}
 _shown = "problem", "time_s", "price", "binds", "measured_s", "share", "verdict"
@@ -87,15 +87,16 @@ def row_of(problem, on, rtol:float|None=None, promise=None, limit:float|None=Non
     except Exception as error: return row | dict(verdict=f"not counted: {_reason(error)}")
     same = "time_s binds price compute_s memory_s bytes_read bytes_written contraction_flops direct_s".split()
     written, within, _ = (s.ladder[k] for k in rungs)
-    return row | {k: getattr(s, k) for k in same} | dict(written_s=written, within_s=within, rules="; ".join(s.rules), verdict="")
+    more = dict(written_s=written, within_s=within, rules="; ".join(s.rules), verdict="")
+    return row | {k: getattr(s, k) for k in same} | more
 
 def _reason(error):
     "Say why a program was not counted, with the line of its file."
     if isinstance(error, ModuleNotFoundError): return f"it needs {error.name}, which is not installed"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "fasterbench" not in f.filename and "site-packages" not in f.filename
-              and not f.filename.startswith("<frozen") and "/lib/python" not in f.filename]
-    said = " ".join(str(error).split()) or type(error).__name__
-    return f"{type(error).__name__}: {said}" + (f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else "")
+    ours = "fasterbench", "site-packages", "<frozen", "/lib/python", "<string>"
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(word in f.filename for word in ours)]
+    at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    return f"{type(error).__name__}: {' '.join(str(error).split())}{at}"
 
 def judged(row:dict, measured:float|None)->dict:
     "Return a row with its measured time and the verdict on it."
@@ -103,11 +104,11 @@ def judged(row:dict, measured:float|None)->dict:
     row = row | dict(measured_s=measured, share=row["time_s"] / measured)
     if measured >= row["time_s"]:
         simple = max(row["within_s"], row["memory_s"])
-        beside = "impossible without split products" if measured < simple else "impossible without fast convolution" if measured < row["direct_s"] else ""
-        return row | dict(verdict=beside)
+        if measured < simple: return row | dict(verdict="impossible without split products")
+        return row | dict(verdict="impossible without fast convolution" if measured < row["direct_s"] else "")
     return row | dict(verdict="impossible")
 
-# %% ../../nbs/speed_of_light/sol_verb.ipynb #c55bd975
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #ab949923
 class Bounds(LongView):
     "The speed of light of problems, and times against it."
     title, file = "Speed of light", "sol"
@@ -129,14 +130,14 @@ class Bounds(LongView):
     def lines(self)->list[str]:
         timed = [r for r in self.rows if r.get("share") is not None]
         names = ", ".join(r["problem"] for r in self.impossible[:5])
-        found = [f"{len(self.impossible)} of {len(timed)} times are impossible{': ' + names if names else ''}."] if timed else []
-        return [*found, *self.caveats]
+        found = f"{len(self.impossible)} of {len(timed)} times are impossible{': ' + names if names else ''}."
+        return [*([found] if timed else []), *self.caveats]
 
     def _table(self, top=10):
         shown = {k: _fields[k] for k in _shown if any(r.get(k) not in (None, "") for r in self.rows)}
-        order = sorted(self.rows, key=lambda r: (r["verdict"] != "impossible", r.get("time_s") is not None, -(r.get("share") or 0)))
-        table = Sheet(shown, order[:top]).table(below=[*more_rows(len(order), top), *self.lines], unknown="")
-        return table
+        def place(r): return r["verdict"] != "impossible", r.get("time_s") is not None, -(r.get("share") or 0)
+        order = sorted(self.rows, key=place)
+        return Sheet(shown, order[:top]).table(below=[*more_rows(len(order), top), *self.lines], unknown="")
 
     def _sheet(self): return Sheet(_fields, self.rows)
 
@@ -144,24 +145,27 @@ class Bounds(LongView):
         from fasterbench.views.plot import canvas, dress, grid
         fig, timed = canvas(), [r for r in self.rows if r.get("share")]
         order = sorted(timed, key=lambda r: -r["share"])
-        for word, color in (("impossible", "#c2413b"), ("possible", "#2f6fb0")):
+        for word, color, mode in (("impossible", "#c2413b", "markers+text"), ("possible", "#2f6fb0", "markers")):
             mine = [(i, r) for i, r in enumerate(order, 1) if (r["verdict"] == "impossible") == (word == "impossible")]
             if not mine: continue
-            text = [f"<b>{r['problem']}</b><br>bound {format_si(r['time_s'], 's')}, measured {format_si(r['measured_s'], 's')}" for _, r in mine]
-            fig.add_scatter(x=[i for i, _ in mine], y=[1 / r["share"] for _, r in mine], mode="markers+text" if word == "impossible" else "markers",
-                            text=[r["problem"] if word == "impossible" else "" for _, r in mine], textposition="top right", name=word,
-                            marker=dict(color=color), hovertext=text, hoverinfo="text")
+            fig.add_scatter(x=[i for i, _ in mine], y=[1 / r["share"] for _, r in mine], mode=mode, name=word,
+                            text=[r["problem"] for _, r in mine], textposition="top right", marker=dict(color=color),
+                            hovertext=[_hover(r) for _, r in mine], hoverinfo="text")
         fig.add_hline(y=1, line=dict(color="#74808a", dash="dash"))
         fig.update_xaxes(title="problems, nearest to their bound first", gridcolor=grid)
         fig.update_yaxes(title="measured time ÷ bound", type="log", gridcolor=grid)
         return dress(fig, title, f"Measured time over bound of {len(timed)} problems.", 480)
 
-# %% ../../nbs/speed_of_light/sol_verb.ipynb #5f5f8407
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #357d05bf
+def _hover(r):
+    return f"<b>{r['problem']}</b><br>bound {format_si(r['time_s'], 's')}, measured {format_si(r['measured_s'], 's')}"
+
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #ddfdcc42
 def _tolerance_given(text):
     try: value = float(text)
     except ValueError: value = -1.0
-    if not 0 <= value < float("inf"): raise typer.BadParameter(f"{text!r} is no tolerance: a number from 0 is needed, such as 1e-2")
-    return value
+    if 0 <= value < float("inf"): return value
+    raise typer.BadParameter(f"{text!r} is no tolerance: a number from 0 is needed, such as 1e-2")
 
 def _seconds_given(text):
     try: value = float(text)
@@ -176,7 +180,7 @@ def _numbered(path, number, **how):
     torch.set_num_threads(1)
     return row_of(next(islice(problems_of(path), number, None)), **how)
 
-def _rows(found, jobs, step, **how):
+def _bounds_of(found, jobs, step, **how):
     "Return a row for each problem: `(path, number, problem)`."
     if jobs == 1:
         rows = []
@@ -194,16 +198,21 @@ def _result(waiting, problem):
     except Exception as error: return dict(problem=problem.name, verdict=f"not counted: {_reason(error)}")
 
 @app.command(epilog=examples('sol level1/ --on "NVIDIA H100 80GB HBM3" --times baseline.json --rtol 1e-2',
-                             "sol kernels.py:attention --on MI350X", codes="1 if a time is impossible, 2 for bad arguments"))
+                             "sol kernels.py:attention --on MI350X",
+                             codes="1 if a time is impossible, 2 for bad arguments"))
 def sol(
-    problems:Annotated[list[str], typer.Argument(help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION, or a folder of these.",
-                                                 metavar="PROBLEM...")],
-    on:option("Bound the time on this device: a name of the table, or a `peaks --json` file.", metavar="DEVICE", parser=target_device, kind=str),
+    problems:Annotated[list[str], typer.Argument(
+        help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION, or a folder of these.",
+        metavar="PROBLEM...")],
+    on:option("Bound the time on this device: a name of the table, or a `peaks --json` file.", metavar="DEVICE",
+              parser=target_device, kind=str),
     times:option("Judge these times: KernelBench's JSON, a CSV of names and seconds, or JSON of this command.")=None,
-    rtol:option("Use this relative tolerance in place of that of the problems.", metavar="RTOL", kind=Optional[float], parser=_tolerance_given)=None,
+    rtol:option("Use this relative tolerance in place of that of the problems.", metavar="RTOL",
+                kind=Optional[float], parser=_tolerance_given)=None,
     cold:switch("Assume that no cache holds the inputs when a call begins.", "--cold")=False,
     jobs:whole("Count N problems at once.", kind=int)=1,
-    limit:option("Stop counting a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS", kind=Optional[float], parser=_seconds_given)=None,
+    limit:option("Stop counting a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
+                 kind=Optional[float], parser=_seconds_given)=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
     "Bound the time of functions on a device, however they are written, and find times that are impossible."
@@ -212,10 +221,11 @@ def sol(
     from fasterbench.speed_of_light.problems import NoProblem, problems_of
     try: found = [(path, i, p) for path in problems for i, p in enumerate(problems_of(path))]
     except NoProblem as error: usage_error(str(error), "PROBLEM")
-    measured = _measured(times, found) if times else {}
+    measured, peaks = _measured(times, found) if times else {}, as_peaks(on)
     with progress_bar("problems", total=len(found)) as step:
-        rows = _rows(found, jobs, step, on=as_peaks(on), rtol=rtol, promise=Promised(cold=cold), limit=limit or 60.0)
-    view = Bounds([judged(r, _time_for(r["problem"], measured)) for r in rows], str(as_peaks(on).environment.get("device_name", on)))
+        rows = _bounds_of(found, jobs, step, on=peaks, rtol=rtol, promise=Promised(cold=cold), limit=limit or 60.0)
+    rows = [judged(r, _time_for(r["problem"], measured)) for r in rows]
+    view = Bounds(rows, str(peaks.environment.get("device_name", on)))
     show(view, json, csv, html, top=top)
     if view.impossible: raise typer.Exit(1)
 
@@ -225,7 +235,8 @@ def _measured(times, found):
     try: measured = read_times(times)
     except (ValueError, KeyError, UnicodeDecodeError) as error: usage_error(str(error), "--times")
     if not any(_time_for(p.name, measured) for *_, p in found):
-        usage_error(f"no name in {times!r} is one of the {len(found)} problems; the first is {found[0][2].name!r}, the first of the file {next(iter(measured))!r}", "--times")
+        usage_error(f"no name in {times!r} is one of the {len(found)} problems: the file begins with "
+                    f"{next(iter(measured))!r}, the problems with {found[0][2].name!r}", "--times")
     return measured
 
 def _time_for(name, measured):

@@ -41,7 +41,7 @@ class Facts:
 
 low = -1e4          # exp(x − max) of what lies below is 0 in every format, unless all of a row does
 
-# %% ../../nbs/speed_of_light/structure.ipynb #c0079d36
+# %% ../../nbs/speed_of_light/structure.ipynb #223a1b1d
 _zeros = set("zeros zeros_like new_zeros zero".split())
 _keeps_order = set("_to_copy clone alias contiguous lift_fresh detach".split())
 _alike = _keeps_order | set("neg abs relu sqrt tanh sin sign gelu silu asin atan".split())
@@ -124,7 +124,8 @@ class _Forward:
 
     def of_div(self, n):
         a, out = n.args[0], n.outs[0]
-        if _tensor(a): self._put(out, *(_spread(k.get(a.index), out.shape) for k in (self.facts.support, self.facts.finite)))
+        kinds = self.facts.support, self.facts.finite
+        if _tensor(a): self._put(out, *(_spread(k.get(a.index), out.shape) for k in kinds))
 
     def of_add(self, n):
         a, b, out, f = n.args[0], n.args[1], n.outs[0], self.facts
@@ -163,7 +164,8 @@ class _Forward:
         if before is None or before.count or not _tensor(index): return
         if index.known is None: return self._put(out, some_of(out.shape, _size(index) / max(_size(out), 1)))
         if _size(out) > most_cells: return
-        self._put(out, Elements(out.shape, torch.zeros(out.shape, dtype=torch.bool).scatter_(dim, index.known.long(), True)))
+        at = torch.zeros(out.shape, dtype=torch.bool).scatter_(dim, index.known.long(), True)
+        self._put(out, Elements(out.shape, at))
 
     def of_eq(self, n):
         "A one-hot row is where its place equals 0, 1, 2, …"
