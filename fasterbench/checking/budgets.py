@@ -30,7 +30,8 @@ def parse_si(
                          f"1.5e9, 1.5G or 1.5 G{unit}")
     exact = Decimal(match[1]).scaleb(_powers[prefix])
     value = float(exact)
-    if math.isinf(value) or exact and not value: raise ValueError(f"{text!r} is beyond what a number here can be, 1e-300 to 1e300")
+    if math.isinf(value) or exact and not value:
+        raise ValueError(f"{text!r} is beyond what a number here can be, 1e-300 to 1e300")
     return value
 
 # %% ../../nbs/checking/budgets.ipynb #17524a62

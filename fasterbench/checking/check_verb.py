@@ -16,7 +16,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, judge, matching, parse_limit,
+from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, judge, matching,
+                                          parse_limit,
                                           read_budgets, shortest, too_near)
 from .verdict_view import Verdicts, verdict_junit
 from .versions import SideError, checked_out, commit_of, in_turn, model_of_settings, rounds_of, side
@@ -169,7 +170,7 @@ def _verdicts(budgets, found, other=""):
             yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
 
 def _measured_rounds(rounds_and_figures, budgets, rounds, tick, quiet):
-    "Return the figures of as many rounds as these budgets take; where no bar is seen, a log gets a line for ten of them."
+    "Return the figures of as many rounds as these budgets take; without a bar, a log gets a line for ten of them."
     def ticked(k):
         figures = measured(k)
         tick()
@@ -235,12 +236,13 @@ def _is_figure(v):
     return v.found.value is not None and not v.found.at_least
 
 def _updated(document, verdicts):
-    "Return `document` with the limits moved to what was found. A figure that is unknown or a lower bound keeps its limit."
+    "Return `document` with the limits moved to what was found. An unknown figure or a lower bound keeps its limit."
     groups = {}
     for v in verdicts: groups.setdefault((v.budget.model, v.budget.layer, v.budget.figure.name), []).append(v)
     for (model, layer, figure), own in groups.items():
         if not all(map(_is_figure, own)):
-            notice(f"{' '.join(filter(None, (model, layer, figure)))} keeps its limit: the figure is a lower bound or unknown")
+            name = " ".join(filter(None, (model, layer, figure)))
+            notice(f"{name} keeps its limit: the figure is a lower bound or unknown")
             continue
         table = document[model]["layers"][layer] if layer else document[model]
         table[figure] = _limit_of(own)

@@ -26,7 +26,8 @@ for name in verb_modules(): _register(name)
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 # as `--help` lists them: the first steps first
-_verbs = "roofline", "run", "peaks", "report", "compare", "count", "predict", "mfu", "sol", "serve", "trace", "ncu", "check"
+_verbs = ("roofline", "run", "peaks", "report", "compare", "count", "predict", "mfu", "sol", "serve", "trace", "ncu",
+          "check")
 
 def _place_of_verb(command):
     "Return the place of a verb in `--help`: those of other distributions come last."

@@ -14,7 +14,8 @@ from .pairs import changed_by
 from .ratios import change_text
 from .verdicts import Change
 from ..roofs.row import grouped, totals
-from ..views.plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size, name_rows, placeable,
+from ..views.plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size, name_rows,
+                                    placeable,
                           spot, star_style, style)
 from ..views.roof_lines import dtypes_in_use, levels_in_use, roof_lines, roofs
 

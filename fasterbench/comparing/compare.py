@@ -13,7 +13,8 @@ from typing import overload
 from .arrows import arrow_chart, pair_categories
 from .differences import as_result, before_after, differences, sides_of
 from .pairing import by_step, kind_of_rows, kinds_differ, lines_of, rows_by_result
-from .pairs import (Pair, drift_of, fields_of_sides, judged_from, legend, operators_took, other_dtypes,
+from .pairs import (Pair, drift_of, fields_of_sides, judged_from, legend, operators_took,
+                                         other_dtypes,
                                          pair_fields, pair_records, with_drift, with_interval_of_ratio)
 from .ratios import change_text, ratio_of, shared_deviation
 from .series import Series, most_on_a_page, series_of
@@ -58,7 +59,8 @@ class Comparison(Series):
         "The times of the whole, and how many rows are on which side."
         (a, b), sides = self.times, [q.side for q in self.pairs]
         both = sides.count("both")
-        alone = [(f"only {called}", n) for side, called in zip(before_after, self.labels) if (n := sides.count(f"only {side}"))]
+        counts = [(called, sides.count(f"only {side}")) for side, called in zip(before_after, self.labels)]
+        alone = [(f"only {called}", n) for called, n in counts if n]
         rows = ", ".join([f"{both} row{'s' if both != 1 else ''} in both",
                           *(f"{n} {s}" for s, n in alone)])
         times = ", ".join(f"{text} {called}" for text, called in zip(self._whole_texts, self.labels))

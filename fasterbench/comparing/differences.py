@@ -52,7 +52,7 @@ def _roofs_differ(values):
 
 # %% ../../nbs/comparing/differences.ipynb #54277633
 def differences(results:list[Result])->list[str]:
-    "List the conditions, and by more than 5 % the roofs of dtypes in use, that differ; none that one of two does not say."
+    "List the conditions, and by more than 5 % the roofs of dtypes in use, that differ, where both of two say them."
     about = list(map(conditions, results))
     lines = [f"{k}: {in_order(values)}" for k, values in by_key(about) if len(set(map(str, values))) > 1
              and not (len(values) == 2 and None in values)]

@@ -105,7 +105,7 @@ def _of_one_work(points)->list[tuple]:
 
 # %% ../../nbs/comparing/pairing.ipynb #st3p0002
 def steps_of(r:Result)->int|None:
-    "Return of how many steps the rows of a result are; `None` where it does not say: a trace without steps, a report of ncu."
+    "Return of how many steps the rows of a result are; `None` where it does not say, as a report of ncu."
     if r.environment.get("tool"): return len({p.name for p in r.steps}) or None
     return 1
 
@@ -121,4 +121,5 @@ def by_step(results:list[Result])->tuple[list[Result], list[str]]:
         if n == 1: return r
         points, ops, kernels = (list(map(one, of)) for of in (r.points, r.ops, r.kernels))
         return replace(r, points=points, ops=ops, kernels=kernels, program=r.program and one(r.program))
-    return list(map(of_a_step, results, counts)), [f"rows and times are of one step; recorded steps: {in_order(counts)}"]
+    note = f"rows and times are of one step; recorded steps: {in_order(counts)}"
+    return list(map(of_a_step, results, counts)), [note]

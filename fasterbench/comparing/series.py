@@ -22,7 +22,8 @@ from ..core.units import format_si, percent_text, total
 from ..roofs.row import grouped
 from ..views.fields import Field, brief, fields
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name, noise_line,
+from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
+                                        noise_line,
                               roofs_text, short_name, time_division, time_text)
 from ..views.origin import batch_of, conditions, long_facts, number_of_calls
 from ..views.plot import canvas, dress, grid, shown

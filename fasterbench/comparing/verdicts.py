@@ -43,7 +43,8 @@ def change_between(before:Sampled, after:Sampled, bar:Bar=Bar())->Change:
     "Say whether the second time is faster or slower, else why that cannot be said."
     if None in (before.iqr_s, after.iqr_s): return Change.spread_unknown
     low, high = sorted((before.time_s, after.time_s))
-    if not high - low > (before.iqr_s + after.iqr_s) / 2 and bar.below != Change.spread_unknown: return Change.within_spread
+    known = bar.below != Change.spread_unknown
+    if known and not high - low > (before.iqr_s + after.iqr_s) / 2: return Change.within_spread
     if bar.factor is None or bar.factor != 1.0 and not high > low * bar.factor: return bar.below
     return Change.faster if after.time_s < before.time_s else Change.slower
 

@@ -20,7 +20,8 @@ def _watched():
     return hasattr(sys.stderr, "isatty") and sys.stderr.isatty()
 
 class _Bar(tqdm): monitor_interval = 0        # no thread of its own, next to what is timed
-_Bar.set_lock(threading.RLock())              # and no process, which a lock of multiprocessing starts from Python 3.14 on
+# a lock of multiprocessing starts a process, from Python 3.14 on
+_Bar.set_lock(threading.RLock())
 
 @contextmanager
 def progress_bar(

@@ -178,9 +178,10 @@ def tensor_counter(
 
 @cache
 def _asked_apart():
-    "Return the pairs of sources that Nsight Compute itself asks for side by side: two instructions, no part and its whole."
+    "Return the pairs of sources that Nsight Compute itself asks for side by side: none is a part of the other."
     lines = ([c for n in e["names"] if (c := tensor_counter(n))] for e in table["tensor"])
-    return {(a.src, b.src) for counters in lines for a in counters for b in counters if a.src != b.src and a.dst == b.dst}
+    pairs = [(a, b) for counters in lines for a in counters for b in counters]
+    return {(a.src, b.src) for a, b in pairs if a.src != b.src and a.dst == b.dst}
 
 def _source_within(a, b):
     "Tell if the operands `b`, \"fp8\" say, are among those that `a` sums over, \"fp4_fp6_fp8\"."
@@ -279,7 +280,8 @@ def traffic_of(m:dict[str, float], seconds:float|None)->list[Traffic]:
 
 # %% ../../nbs/ncu/counters.ipynb #c0ntra02
 _dram_forms = [e["terms"] for e in table["bytes"] if e["level"] == "DRAM"]
-_same_bytes = _dram_forms, [{"lts__t_bytes": 1}, {"lts__t_sectors": 32}], [{"l1tex__t_bytes": 1}, {"l1tex__t_sectors": 32}]
+_same_bytes = (_dram_forms, [{"lts__t_bytes": 1}, {"lts__t_sectors": 32}],
+               [{"l1tex__t_bytes": 1}, {"l1tex__t_sectors": 32}])
 _most_noise = 1.5, 1 << 16          # Factor, and bytes or instructions, by which two passes of a kernel may differ
 
 def _differ(a, b):
@@ -288,7 +290,8 @@ def _differ(a, b):
 
 def _values_of(m, seconds):
     "Yield what is said several times, and (in which words, value) of each."
-    times = [(" ÷ ".join([e["cycles"], e["clock"]]) if "cycles" in e else e["value"], time_of(m, [e])) for e in table["time"]]
+    def called(e): return f"{e['cycles']} ÷ {e['clock']}" if "cycles" in e else e["value"]
+    times = [(called(e), time_of(m, [e])) for e in table["time"]]
     yield "time", [(name, 1e12 * s) for name, s in times if s is not None]           # ps, so that noise is as small
     for forms in _same_bytes:
         sums = [(" + ".join(terms), [amount(m, base, seconds) for base in terms], terms.values()) for terms in forms]
@@ -305,14 +308,16 @@ def contradiction(
     "Return which two counters of one launch cannot both be right, in words; empty where all can."
     for what, values in _values_of(m, seconds):
         for (a, x), (b, y) in combinations(values, 2):
-            if _differ(x, y): return f"{a} and {b} give {what} that differ by a factor of {max(x, y) / max(min(x, y), 1):.3g}"
+            factor = max(x, y) / max(min(x, y), 1)
+            if _differ(x, y): return f"{a} and {b} give {what} that differ by a factor of {factor:.3g}"
     for base in {name.partition(".")[0] for name in m}:
         total, rate = m.get(f"{base}.sum"), m.get(f"{base}.sum.per_second")
         if None not in (total, rate, seconds) and _differ(total, rate * seconds):
             return f"{base}.sum is {total:.4g}, and {base}.sum.per_second makes {rate * seconds:.4g}"
     counts = _tensor_amounts(m, seconds)
     for a, b in ((a, b) for a in counts for b in counts if contains(a, b)):
-        if counts[b] > 1.01 * counts[a]: return f"operations from {b.src or 'any type'} are {counts[b]:.4g}, of {counts[a]:.4g} in all"
+        if counts[b] > 1.01 * counts[a]:
+            return f"operations from {b.src or 'any type'} are {counts[b]:.4g}, of {counts[a]:.4g} in all"
     return ""
 
 # %% ../../nbs/ncu/counters.ipynb #5dfac79f

@@ -272,14 +272,15 @@ def _is_binary(path):
     with open(path, "rb") as f: return f.read(4) == b"NVR\x00" or Path(path).suffix == ".ncu-rep"
 
 def _common_roofs(path, gpus):
-    "Return the roofs of the GPUs of a file, the highest of each. Raise `ValueError` where two GPUs are not of one product."
+    "Return the roofs of the GPUs of a file, the highest of each. Raise `ValueError` for GPUs of different products."
     names, roofs = sorted(set().union(*(names for names, _ in gpus.values())) - {""}), {}
     for kind in dict.fromkeys(kind for _, own in gpus.values() for kind in own):
         rates = [own[kind] for _, own in gpus.values() if kind in own]
         roofs[kind] = max(rates)
         if max(rates)[0] > 1.1 * min(rates)[0]: names = [*names, "roofs that differ"]
     if len(gpus) > 1 and (len(names) > 1 or "roofs that differ" in names):
-        raise ValueError(f"{path}: launches on GPUs {', '.join(gpus)}, which are different ({', '.join(dict.fromkeys(names))}); "
+        products = ", ".join(dict.fromkeys(names))
+        raise ValueError(f"{path}: launches on GPUs {', '.join(gpus)}, which are different ({products}); "
                          "ncu --devices profiles one device")
     return roofs
 

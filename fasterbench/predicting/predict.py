@@ -277,7 +277,8 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
     notes += _stored_note(work.stored, peaks.dtype.removeprefix("torch."), compiled)
-    notes += _assumption_notes(work) + _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
+    device_s = None if program.is_range else sum(r.time_s for r in rows)
+    notes += _assumption_notes(work) + _launch_note(run, device_s) + _power_note(peaks)
     rows, ops = (sorted(points, key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
     return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
                   environment=environment, notes=notes, model=f"{type(model).__name__} (predicted)",

@@ -193,7 +193,7 @@ def cache_folder()->Path|None:
     given = os.environ.get("FASTERBENCH_CACHE")
     if given is not None: return Path(given) if given else None
     try: folder = user_cache_path("fasterbench", appauthor=False)
-    except (RuntimeError, KeyError, OSError): folder = Path("~")                 # a user without a home or an entry in passwd
+    except (RuntimeError, KeyError, OSError): folder = Path("~")         # a user without a home or an entry in passwd
     if folder.is_absolute(): return folder
     warn("this user has no home folder, so the roofs are not cached; FASTERBENCH_CACHE=FOLDER caches them there",
          NotKeptWarning)

@@ -147,7 +147,7 @@ class Collective:
     start_skew_s: Number           # Between the first and the last arrival, s
     end_skew_s: Number             # Between the first and the last end, s
     dtype: str = ""
-    sent_bytes: Number|None = None # Over the link of a rank where the sizes for each are said, B, the mean over the ranks
+    sent_bytes: Number|None = None # Over the link of a rank, where sizes for each are said, B; the mean over the ranks
 
     def __post_init__(self):
         for name in ("ranks", "waits_s"): object.__setattr__(self, name, tuple(getattr(self, name))) # JSON has lists

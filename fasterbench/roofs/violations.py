@@ -86,7 +86,8 @@ def _ridge_violation(p, peaks):
     through, rate = passing([b for _, b in p.bytes_by_level])[i], peaks.memory[i].bandwidth
     flops = [peaks.peak_flops, *(c.flops for c in peaks.ceilings)]
     intensity, low, high = arithmetic_intensity(p.flops, through), min(flops) / rate, 2 * max(flops) / rate
-    if p.bound in ("compute", "pointwise") and intensity < 0.99 * low or p.bound == "memory" and intensity > 1.01 * high:
+    below, above = intensity < 0.99 * low, intensity > 1.01 * high
+    if p.bound in ("compute", "pointwise") and below or p.bound == "memory" and above:
         yield f"bound is {p.bound!r} at {intensity:g} FLOP/B; the ridge point of {p.memory_level} is {low:g} FLOP/B"
 
 def _level_violations(p, peaks):

@@ -29,7 +29,8 @@ from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import format_si, not_negative, percent_text, positive
-from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places, roofs_line
+from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places,
+                                            roofs_line)
 
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
 @dataclass(frozen=True)

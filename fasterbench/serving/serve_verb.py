@@ -90,6 +90,7 @@ def serve_verb(
     def one(values): return values if len(values) > 1 else values[0]
     try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
                         tpot=tpot, price=_prices_of(price), weights=weights, math=math,
-                        cache_bytes=_cache_element(cache), engine=engine, network=network, measured=_measured_rates(measured))
+                        cache_bytes=_cache_element(cache), engine=engine, network=network,
+                        measured=_measured_rates(measured))
     except ValueError as error: usage_error(*_about_option(str(error)))
     show(result, json, csv, html)

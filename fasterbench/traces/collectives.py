@@ -34,7 +34,7 @@ class Transfer(NamedTuple):
     place: int=-1      # Of the kernel among the activities of its trace
     members: str=""    # Ranks of the group, where the trace says; groups that one call divides have one name
     world: int|None=None # How many ranks the job has, where the trace says
-    away: float|None=None # Part of the buffer that goes to other ranks, where the sizes for each are said; NaN: not whose
+    away: float|None=None # Part of the buffer that goes to other ranks, where sizes for each are said; NaN: not whose
 
     @property
     def alike(self)->tuple:
@@ -99,7 +99,7 @@ def _listed_splits(text):
     return found if good else None
 
 def _splits_said(trace, i, operator, parents):
-    "Return what a kernel, or an operator around its launch, says of the sizes for each rank; `None`: it is not readable."
+    "Return what a kernel, or an operator around its launch, says of the sizes for each rank; `None`: not readable."
     if i in trace.collectives and (said := trace.collectives[i].splits) not in (None, "[]"): return _listed_splits(said)
     while operator >= 0:
         call = trace.calls[operator]
@@ -121,7 +121,7 @@ def _place_among(rank, members, group_size, world):
     return rank if not listed and group_size == world else None
 
 def _part_away(splits, place):
-    "Return the part of a buffer that goes to other ranks; `None` where it is divided evenly, NaN where it is not known."
+    "Return the part of a buffer that goes to other ranks; `None` if it is divided evenly, NaN if it is not known."
     if splits == []: return None
     if splits is None or place is None or place >= len(splits): return math.nan
     return 1 - splits[place] / sum(splits) if sum(splits) else 0.0

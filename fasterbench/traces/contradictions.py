@@ -63,8 +63,10 @@ def _with_own_ids(trace):
                    doubts=trace.doubts + Counter({ids_twice: max(doubtful, linked)}))
 
 # %% ../../nbs/traces/contradictions.ipynb #64b6580f
-before_launch = "kernels that begin before their own launch: {}; the clocks differ, and causes of idle time are not reliable"
-overlapping = ("kernels that overlap the one before them on their stream: {}, as launches that may begin early do; the time "
+before_launch = ("kernels that begin before their own launch: {}; the clocks differ, and causes of idle time are not "
+                 "reliable")
+overlapping = ("kernels that overlap the one before them on their stream: {}, as launches that may begin early do; "
+               "the time "
                "of both is divided between them")
 
 def _early(trace):

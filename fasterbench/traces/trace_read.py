@@ -326,7 +326,7 @@ def read_trace(
     "Return the rows of traces, and a breakdown of all of the time. Raise `ValueError` for what is no trace."
     if by is not None and by not in [*_kinds]: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
     if executor is not None and not callable(getattr(executor, "map", None)):
-        raise TypeError(f"executor={executor!r}: an Executor of concurrent.futures is needed, or another object with `map`")
+        raise TypeError(f"executor={executor!r}: an Executor of concurrent.futures is needed, or an object with `map`")
     name, peaks = _name_and_roofs(on, peaks)
     how = Reading(_file_texts("captures", captures), None if config is None else engine_config(config),
                   _file_texts("rules", rules),

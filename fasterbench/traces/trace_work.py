@@ -286,7 +286,7 @@ _products = frozenset(aten_names("""mm bmm addmm baddbmm addbmm _addmm_activatio
     miopen_convolution mkldnn_convolution convolution_backward"""))
 
 def _check_operands(op, args):
-    "Raise `_Missing` for a product of tensors of two dtypes, which PyTorch refuses; under autocast a call inside has one."
+    "Raise `_Missing` for a product of two dtypes, which PyTorch refuses; under autocast a call inside has one."
     if op_name(op) not in _products: return
     if len({t.dtype for t in tensors_in(args)}) > 1: raise _Missing(reasons["dtypes"])
 

@@ -58,7 +58,7 @@ def _group_shape(group):
     return (group.size(), stride_of(members(group) or ())) if hasattr(group, "size") else (None, None)
 
 def _process_group(group):
-    "Return a group that is given as the object, as the dispatcher's form of it, or by its name; `None` for no such one."
+    "Return a group that is given as the object, as the dispatcher's form of it, or by its name; `None` for no group."
     if isinstance(group, torch.ScriptObject): return dist.ProcessGroup.unbox(group)
     if not isinstance(group, str): return group
     try: return dist.distributed_c10d._resolve_process_group(group)
@@ -108,7 +108,7 @@ def sent_by(
     return message._replace(wire_bytes=_split_bytes(splits, given)) if sum(splits) else message
 
 def _split_bytes(splits, given):
-    "Return what a rank sends of an input that is divided unevenly; `None` where its place among the ranks is not known."
+    "Return what a rank sends of an input that is divided unevenly; `None` if its place among the ranks is not known."
     place = _place_in_group(given.get("process_group", given.get("group_name")))
     if place is None or place >= len(splits): return None
     return unique_bytes(given["input"]) * (1 - splits[place] / sum(splits))

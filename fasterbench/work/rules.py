@@ -98,7 +98,7 @@ def has_data(t)->bool:
 def values_of(
     t:torch.Tensor|None, # Also one without data: some have values that are followed beside them
 )->torch.Tensor|None:
-    "Return a tensor with the values of `t`, to look at within `unset_fake_temporarily`; `None` where nothing says them."
+    "Return a tensor with the values of `t`, to look at within `unset_fake_temporarily`; `None` if they are unknown."
     if t is None or has_data(t): return t
     followed = getattr(t, "followed", None)
     return None if followed is None else followed.of(t)

@@ -114,7 +114,8 @@ def _check_dtypes(op, args):
     if name not in _of_one_dtype: return
     dtypes = [args[i].dtype for i in _of_one_dtype[name] if i < len(args) and isinstance(args[i], torch.Tensor)]
     if len(set(dtypes)) < 2 or "norm" in name and dtypes[0].itemsize == 2 and dtypes[1] is torch.float32: return
-    raise ValueError(f"{name} is given {' and '.join(map(dtype_name, dtypes))}, where PyTorch needs one dtype: give the "
+    given = " and ".join(map(dtype_name, dtypes))
+    raise ValueError(f"{name} is given {given}, where PyTorch needs one dtype: give the "
                      "model and its sample the same, or use autocast")
 
 # %% ../../nbs/work/stand_ins.ipynb #ee98e922

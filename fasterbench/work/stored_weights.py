@@ -15,7 +15,7 @@ from torch import nn
 from ..core.dtypes import dtype_name
 from ..core.private import FakeTensor
 from ..core.warnings import UnknownWarning, warn
-from .quantized_names import (as_anywhere, as_pattern, as_start, as_target, as_wildcard, lies_in, Matrix,
+from .quantized_names import (as_anywhere, as_pattern, as_start, as_target, as_wildcard, lies_in,
                                               QuantizedNames)
 
 # %% ../../nbs/work/stored_weights.ipynb #11994f6f

@@ -222,7 +222,8 @@ class _Elsewhere:
 def _fake_sample(tree, fake):
     "Return `tree` with fake tensors; objects that hold tensors are copied with them."
     if any(isinstance(leaf, PackedSequence) for leaf in tree_leaves(tree, lambda x: isinstance(x, PackedSequence))):
-        raise ValueError("the sample is a PackedSequence, whose lengths decide what runs, and tensors without data have "
+        raise ValueError("the sample is a PackedSequence, whose lengths decide what runs, and tensors without data "
+                         "have "
                          "none; count_work without a target counts it on a device that is here")
     memo = {id(t): fake(t) for t in tensors_of(tree)}
     plain = int, float, complex, str, bytes, type(None), torch.dtype, torch.device
