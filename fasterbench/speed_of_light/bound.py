@@ -105,7 +105,7 @@ def _tolerance(rtol):
     if ok: return float(rtol)
     raise ValueError(f"rtol={rtol!r}: a number from 0 is needed, or None for products as the tensors say")
 
-# %% ../../nbs/speed_of_light/bound.ipynb #945b9b1e
+# %% ../../nbs/speed_of_light/bound.ipynb #abc2149d
 def bound_of(
     work:Least,
     peaks:HardwarePeaks,
@@ -137,7 +137,8 @@ def _memory_times(peaks, read, written):
     levels = peaks.memory
     held = [l.capacity for l in levels[:-1]] or [peaks.capacity("L2") or 0]
     rates = [l.bandwidth for l in levels[1:]] or [levels[-1].bandwidth]
-    cold = max((read + max(0.0, written - n)) / rate for n, rate in zip(held, rates))
+    last = peaks.capacity("L2") or held[0]          # where the last results may lie when the clock stops
+    cold = (read + max(0.0, written - last)) / peaks.peak_bandwidth
     return cold, max(max(0.0, read + written - n) / rate for n, rate in zip(held, rates))
 
 def _prices(rates, c, rtol):

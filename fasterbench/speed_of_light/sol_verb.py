@@ -55,7 +55,7 @@ def _times_of_csv(path, text):
 
 def _stem(name): return name.strip().removesuffix(".py")
 
-# %% ../../nbs/speed_of_light/sol_verb.ipynb #4817f065
+# %% ../../nbs/speed_of_light/sol_verb.ipynb #f2bb4a46
 _fields = {f.name: f for f in (
     Field("problem", "", "problem", "text", "name of the problem"),
     Field("verdict", "", "verdict", "text", "impossible: measured below the bound; or why there is no bound"),
@@ -92,9 +92,11 @@ def row_of(problem, on, rtol:float|None=None, promise=None, limit:float|None=Non
 
 def _reason(error):
     "Say why a program was not counted, with the line of its file."
+    import torch
+    import fasterbench
     if isinstance(error, ModuleNotFoundError): return f"it needs {error.name}, which is not installed"
-    ours = "fasterbench", "site-packages", "<frozen", "/lib/python", "<string>"
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not any(word in f.filename for word in ours)]
+    others = [str(Path(module.__file__).parent) for module in (fasterbench, torch, traceback)]
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*others, "<frozen"))]
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
     return f"{type(error).__name__}: {' '.join(str(error).split())}{at}"
 
