@@ -13,9 +13,11 @@
 
 Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`, and
 parameters that `in_line` does not keep; FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and
-cells `#| slow`. What a level leaves out is deselected and counted; a test is skipped for what the machine lacks. Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that
-compare times carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that
-carry `#| timed` are alone. Those of a minute carry the mark `long`, and come first."""
+cells `#| slow`. What a level leaves out is deselected and counted; a test is skipped for what the machine lacks.
+
+Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that compare times carry
+the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry `#| timed` are
+alone. Those of a minute carry the mark `long`, and come first."""
 import gc, os, re, shutil, tempfile, warnings
 from collections import Counter
 from pathlib import Path

@@ -114,7 +114,7 @@ sys.exit(done.returncode)
 """)
     path.chmod(0o755)
 
-def statuses(jobs, package, start_s=300):
+def statuses(jobs, package, start_s=patience_s):
     "The exit statuses of the jobs."
     start()
     folder, end = os.environ["FASTERBENCH_TEST_FOLDER"], time.monotonic() + start_s

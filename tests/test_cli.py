@@ -440,6 +440,14 @@ def test_a_reader_that_leaves_loses_no_file(folder, tmp_path):
         os.close(end)
         assert (done.returncode, page.exists()) == (0, True) and "Broken" not in (done.stderr or ""), done.stderr
 
+@heavy_only("processes whose streams are closed")
+@pytest.mark.parametrize("streams, encoding", [(">&-", "utf-8"), ("<&- >&- 2>&-", "utf-8"), ("", "ascii")])
+def test_a_terminal_costs_no_file(folder, tmp_path, streams, encoding):
+    page = tmp_path/"page.html"
+    line = f"{command} report saved.json --html {page} {streams}"
+    done = subprocess.run(["bash", "-c", line], cwd=folder, env=bars | dict(PYTHONIOENCODING=encoding), capture_output=True)
+    assert (done.returncode, page.exists()) == (0, True), done.stderr
+
 reads_and_writes = dict(        # what a verb reads, and which of its options write
     roofline=("net.py:make", "net.py", "html json csv kernels"), report=("saved.json", "saved.json", "html csv"),
     compare=("broken.json saved.json", "saved.json", "html csv"), count=("net.py:make", "net.py", "json csv"),

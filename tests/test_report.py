@@ -929,7 +929,7 @@ def test_filters_are_there_when_a_phone_turns(chrome, report):
 def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     "The chart keeps the width, and a name lies on no marker; in dark, too, it is the ink of the page."
     from fasterbench.checking.budgets import Budget, Found, figures, judge
-    from fasterbench.checking.check_verb import Verdicts
+    from fasterbench.checking.verdict_view import Verdicts
     budgets = [Budget("net", figures["parameters"], "<=", 1e6, "<= 1 M", layer) for layer in ("", "layer4.*.conv2", "a.longer.name.of.a.layer")]
     Verdicts([judge(b, Found(n)) for b, n in zip(budgets, (1e6, 2e5, 3e6))]).to_html(tmp_path/"rows.html")
     opened(chrome, tmp_path/"rows.html", 390, 844, dark=True, tab="rows")

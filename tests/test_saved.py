@@ -12,6 +12,7 @@ from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.network.collectives_view import collectives_table
 from fasterbench.roofs.network import Collective
 from fasterbench.comparing.compare import compare
+from fasterbench.work.memory import Memory, ModuleMemory, Moment
 from fasterbench.views.result import Breakdown, Result, Timing, from_dict, from_json
 
 junk = (None, "x", "", -1, 0, 1.5, 10**400, 5e-324, 1e308, 1e-100, 1e100, True, [], [1], ["x", 1], {}, dict(a=1),
@@ -28,7 +29,10 @@ def full():
               place(Row("mystery", "Op", None, 20, 1.0), peaks, share=0.04),
               place(Row("count", "Add", 5, 0, 0.0), peaks)]
     program = place(Row("", "Net", 1000, 60, 25.0), peaks, shares=(("compute", 0.8), ("memory", 0.2)))
-    return Result(points, peaks, program=program, timing=Timing(25.0, 0.5, 24.9, 0.1, 20, 7, "by hand", 0.0),
+    memory = Memory(100, dict(weights=60, temporaries=40), "conv", "forward", "aten::mm",
+                    [Moment("conv", "forward", "aten::mm", (60, 0, 0, 0, 0, 0, 0, 40))],
+                    modules=dict(conv=ModuleMemory(0, 100, 40, 0)), start_bytes=60)
+    return Result(points, peaks, memory=memory, program=program, timing=Timing(25.0, 0.5, 24.9, 0.1, 20, 7, "by hand", 0.0),
                   unknown_ops={"my::op": 1}, model="Net", notes=["by hand"], steps=[program],
                   ops=[replace(points[0], operator="aten::mm")], environment=dict(device_name="A CPU", threads=2),
                   sample=[dict(name="0", shape=[1, 3], dtype="float32")], call=dict(device="cpu", steps=None),
@@ -124,6 +128,25 @@ def contradictions():
     yield "time of a row", row(time_s=30.0, achieved_gflops=1000 / 30e9, utilization_pct=100 / 3), "points[0].share"
     yield "parts of a window", lambda d: d["breakdowns"][0].update(span_s=26.0), "breakdowns[0].span_s"
     yield "the whole", lambda d: d["program"].update(arithmetic_intensity=1.0), "program.arithmetic_intensity"
+    yield "no calls", row(calls=0), "points[0].calls"
+    yield "spread", row(time_iqr_s=1e9), "points[0].time_iqr_s"
+    yield "source", row(source="banana"), "points[0].source"
+    yield "shares of a kernel", row(layers=[["conv", "Conv2d", 7.0, 20]]), "points[0].layers"
+    yield "what is sent", row(sends=[["all_reduce over 2", 9]], wire_bytes=8), "points[0].sends"
+    yield "time of what is not sent", row(network_s=1.0), "points[0].network_s"
+    yield "times of ranks", row(ranks=[[0, 1.0], [1, 2.0]]), "points[0].time_s"
+    yield "interval", row(interval_s=[1.0, 2.0]), "points[0].interval_s"
+    yield "shares of the whole", lambda d: d["program"].update(shares=[["compute", 0.7]]), "program.shares"
+    yield "end to end", lambda d: d["timing"].update(end_to_end_s=1000.0), "timing.end_to_end_s"
+    yield "threads", lambda d: d["environment"].update(threads=-4), "environment.threads"
+    held = lambda **values: lambda d: d["memory"].update(values)
+    yield "peak", held(peak_bytes=10**12), "memory.peak_bytes"
+    yield "part of the peak", held(parts={"weights": 60, "temporaries": 40, "<b>": 0}), "memory.parts"
+    yield "module of the peak", held(module="nope.nope"), "memory.module"
+    yield "phase of the peak", held(phase="banana"), "memory.phase"
+    yield "start", held(start_bytes=101), "memory.start_bytes"
+    yield "moment", lambda d: d["memory"]["timeline"][0].__setitem__(3, [90, 0, 0, 0, 0, 0, 0, 40]), "memory.timeline"
+    yield "memory of a module", lambda d: d["memory"]["modules"]["conv"].update(peak_bytes=101), "memory.modules"
     yield "an operator", lambda d: d["ops"][0].update(contraction_flops=1001), "ops[0].contraction_flops"
 
 @pytest.mark.parametrize("what, change, field", list(contradictions()))

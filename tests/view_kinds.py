@@ -10,7 +10,7 @@ import ncu_files
 import trace_files
 from fasterbench import HardwarePeaks, Result, compare, predict, read_ncu, read_trace
 from fasterbench.checking.budgets import Found, judge, read_budgets
-from fasterbench.checking.check_verb import Verdicts
+from fasterbench.checking.verdict_view import Verdicts
 from fasterbench.network.network_fit import fit_network
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.roofs.place import place

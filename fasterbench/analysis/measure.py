@@ -34,7 +34,7 @@ from ..timing.profiler import can_record
 from ..timing.certainty import Samples
 from ..timing.stopping import StoppingRule
 from ..timing.timestamps import ModuleTimes, time_modules
-from ..work.count import Work, check_initialized, trace_call
+from ..work.count import Work, check_module, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
 def _check_devices(devices):
@@ -68,9 +68,7 @@ def check_model(
     model, # Whatever a user gave
 ):
     "Raise `TypeError` or `ValueError` for what cannot be measured."
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
-    check_initialized(model)
+    check_module(model)
     tensors = [*model.named_parameters(), *model.named_buffers()]
     for name, t in tensors:
         if t.is_meta:

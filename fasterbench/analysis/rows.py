@@ -230,12 +230,13 @@ def _replays(m):
             "their kernels are timed, but their FLOPs and bytes are unknown"]
 
 def contractions_of(work:Work)->dict[str, dict[str, float]]:
-    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; without those that are unknown."
+    "Return the FLOPs in contractions by dtype, as the model needs them and as they ran; what is unknown is left out."
     if work.unknown_ops: return {}
     kinds = dict(model=model_flops_of, needed=lambda c: model_flops_of(c, every=False),
                  hardware=lambda c: c.contraction_flops)
     calls = grouped(filter(lambda c: c.contraction_flops, work.trace), lambda c: c.dtype)
-    found = {kind: {dtype: total(map(flops_of, own)) for dtype, own in calls.items()} for kind, flops_of in kinds.items()}
+    found = {kind: {dtype: total(map(flops_of, own)) for dtype, own in calls.items()}
+             for kind, flops_of in kinds.items()}
     return {kind: sums for kind, sums in found.items() if None not in sums.values()}
 
 def _untimed_joined(m):

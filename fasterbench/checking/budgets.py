@@ -28,7 +28,10 @@ def parse_si(
     if prefix not in _powers:
         raise ValueError(f"{text!r} is not a number with an SI prefix{' and the unit ' + unit if unit else ''}: write "
                          f"1.5e9, 1.5G or 1.5 G{unit}")
-    return float(Decimal(match[1]).scaleb(_powers[prefix]))
+    exact = Decimal(match[1]).scaleb(_powers[prefix])
+    value = float(exact)
+    if math.isinf(value) or exact and not value: raise ValueError(f"{text!r} is beyond what a number here can be, 1e-300 to 1e300")
+    return value
 
 # %% ../../nbs/checking/budgets.ipynb #17524a62
 def _share_beyond(n, k):

@@ -20,8 +20,8 @@ from ..core.warnings import FasterbenchWarning, warn
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
                                  Saved, Saving, Shape, Top, app, batch_sizes, check_there, device_here,
                                  dtype_named, examples, free_name, given_peaks, is_watched, notice, option, output,
-                                 printed, roof_mismatches, run_name, saved_result, shape_given, show, switch, usage_error,
-                                 whole, words, write)
+                                 printed, roof_mismatches, run_name, saved_result, shape_given, show, switch,
+                                 usage_error, whole, words, write)
 from .ranks import check_launched, is_first, job, launched_ranks, local_device, parallel_named
 
 # %% ../../nbs/cli/roofline_verb.ipynb #dab9241c

@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 
 from .differences import in_order
 from ..roofs.point import RooflinePoint
-from ..roofs.row import names_of
+from ..roofs.row import names_of, part_of
 from ..views.result import Result
 from ..views.view import printable
 
@@ -104,18 +104,10 @@ def _of_one_work(points)->list[tuple]:
     return [tuple(p if p is not None and p.type == kind else None for p in points) for kind in classes]
 
 # %% ../../nbs/comparing/pairing.ipynb #st3p0002
-_per_step = ("time_s", "flops", "contraction_flops", "dense_flops", "bytes_moved", "roof_time_s", "time_iqr_s", "launch_s", "wire_bytes",
-             "network_s")
-
 def steps_of(r:Result)->int|None:
     "Return of how many steps the rows of a result are; `None` where it does not say: a trace without steps, a report of ncu."
     if r.environment.get("tool"): return len({p.name for p in r.steps}) or None
     return 1
-
-def _of_a_step(p, n):
-    def part(v): return None if v is None else v / n
-    by_level = tuple((level, part(b)) for level, b in p.bytes_by_level)
-    return replace(p, bytes_by_level=by_level, **{k: part(getattr(p, k)) for k in _per_step})
 
 def by_step(results:list[Result])->tuple[list[Result], list[str]]:
     "Return results as those of one step, where they are of different numbers of steps, and a note on that."
@@ -125,7 +117,8 @@ def by_step(results:list[Result])->tuple[list[Result], list[str]]:
         traced = any(n not in (None, 1) for n in counts)
         return results, [f"recorded steps: {in_order(counts)}; the rows are of all of them"] if traced else []
     def of_a_step(r, n):
+        def one(p): return part_of(p, 1 / n, share=p.share, calls=p.calls)
         if n == 1: return r
-        points, ops, kernels = ([_of_a_step(p, n) for p in of] for of in (r.points, r.ops, r.kernels))
-        return replace(r, points=points, ops=ops, kernels=kernels, program=r.program and _of_a_step(r.program, n))
+        points, ops, kernels = (list(map(one, of)) for of in (r.points, r.ops, r.kernels))
+        return replace(r, points=points, ops=ops, kernels=kernels, program=r.program and one(r.program))
     return list(map(of_a_step, results, counts)), [f"rows and times are of one step; recorded steps: {in_order(counts)}"]

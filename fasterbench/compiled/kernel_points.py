@@ -23,7 +23,8 @@ def with_kernels(m, rows, of_slots):
     rest = [_without_kernels(m, row) if row.name in own else row for row in rows]
     return [*kernels, *map(summed, around.values()), *rest]
 
-_outside_graphs = dict(forward=("(guards)", "Dynamo"), backward=("(gradients)", "sums and copies by autograd"))
+_outside_graphs = dict(forward=("(guards)", "Dynamo"), recompute=("(guards)", "Dynamo"),
+                       backward=("(gradients)", "sums and copies by autograd"))
 
 def _without_kernels(m, row):
     "Return the row of a compiled module without its kernels: guards, and what runs eagerly between graphs."

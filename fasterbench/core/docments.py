@@ -20,8 +20,8 @@ def commented(
     try: comments = docments(thing, returns=False, args_kwargs=True)
     except OSError: return {}
     found = {name: " ".join(comment.split()) for name, comment in comments.items() if comment}
-    said = {f.name: f.metadata["meaning"] for f in fields(thing) if "meaning" in f.metadata} if is_dataclass(thing) else {}
-    return said | found
+    own = fields(thing) if is_dataclass(thing) else ()
+    return {f.name: f.metadata["meaning"] for f in own if "meaning" in f.metadata} | found
 
 # %% ../../nbs/core/docments.ipynb #1cd50d72
 def _added(doc, heading, comments):

@@ -6,7 +6,7 @@
 __all__ = ['Part']
 
 # %% ../../nbs/engine/modules.ipynb #ac7db888
-import copy, sys
+import copy
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
@@ -14,14 +14,9 @@ from inspect import signature
 import torch
 from torch import nn
 
-# %% ../../nbs/engine/modules.ipynb #e98f543b
-def class_there(
-    module:str,
-    name:str,
-):
-    "Return a class of a module that is loaded; else `()`, of which nothing is an instance."
-    return getattr(sys.modules.get(module), name, ())
+from .peers import class_there
 
+# %% ../../nbs/engine/modules.ipynb #e98f543b
 def _is_compiled_function(function)->bool:
     "Tell if calls of `function` run what Dynamo made of it."
     while isinstance(function, partial): function = function.func

@@ -11,10 +11,16 @@ from contextlib import contextmanager
 
 from ..core import features
 from ..core.features import absent, is_there
-from .modules import class_there
 from .undo import Undo
 
 # %% ../../nbs/engine/peers.ipynb #5037e526
+def class_there(
+    module:str,
+    name:str,
+):
+    "Return a class of a module that is loaded; else `()`, of which nothing is an instance."
+    return getattr(sys.modules.get(module), name, ())
+
 def distributed_job():
     "Return `torch.distributed` where this process is one of several ranks, else `None`."
     dist = sys.modules.get("torch.distributed")

@@ -34,7 +34,8 @@ from ..roofs.row import summed
 from ..views.headline import highest_clock
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
-from ..work.count import Work, count_work
+from ..work.count import Work, check_module, count_work
+from ..work.rules import least_experts, routed_evenly
 
 # %% ../../nbs/predicting/predict.ipynb #9c4c910b
 def _autocast_dtype(given):
@@ -106,7 +107,8 @@ def _carried(rows, like, peaks):
     for row in rows:
         other = measured.get((row.name, row.type, row.phase))
         if other is None or not row.roof_time_s: carried.append(row); continue
-        time = max(row.roof_time_s, row.roof_time_s / scale[row.bound in ("compute", "pointwise")] / (other.utilization_pct / 100))
+        faster = scale[row.bound in ("compute", "pointwise")]
+        time = max(row.roof_time_s, row.roof_time_s / faster / (other.utilization_pct / 100))
         found += 1
         carried.append(at_time(row, time))
     return carried, found
@@ -124,6 +126,11 @@ def _program(name, rows, work, parts, peaks, deviation, launch_s=None):
     return replace(at_time(found, launch_s), interval_s=(launch_s, max(high, launch_s)), above_roof=False)
 
 _launch_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
+
+def _assumption_notes(work):
+    "Return a line for each thing that the figures assume of data that is not there."
+    evenly = "; in the expected time they choose experts evenly and independently"
+    return [f"assumed: {text}{evenly if text == least_experts else ''}" for text in work.assumptions]
 
 def _launch_note(run, device_s):
     "Return a line on the CPU: whether the expected time counts what launches the operators."
@@ -182,6 +189,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
 class _Run(NamedTuple):
     "The run that is predicted."
     work: Work           # Counted for the device
+    even: Work           # The same with tokens that choose experts evenly, where nothing says which; of expected times
     peaks: HardwarePeaks
     printed: HardwarePeaks # The same at the printed clock, where expected times are
     device: Device|None  # Of the table, that the peaks are of
@@ -210,8 +218,13 @@ def _timed_calls(calls, times):
 def _eager(run, calls):
     "Return the forecast where every operator is a kernel."
     least = [c.row.bytes_by_level for c in calls]
-    calls = _timed_calls(calls, expected_operator_times(run.work.trace, least, run.peaks, run.chip, run.tf32,
-                                                        run.cuda_graph, printed=run.printed))
+    def times(work):
+        return expected_operator_times(work.trace, least, run.peaks, run.chip, run.tf32, run.cuda_graph,
+                                       printed=run.printed)
+    found = times(run.work)
+    if run.even is not run.work:
+        found = [t._replace(expected=max(t.expected, e.expected)) for t, e in zip(found, times(run.even))]
+    calls = _timed_calls(calls, found)
     return _Forecast(_module_rows(run, calls, False), [c.row for c in calls], _operator_rows(run, calls),
                      doubt=_doubt(run, calls, False))
 
@@ -245,7 +258,8 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
 def _stored_note(stored, dtype, compiled):
     "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
     if not stored.bytes or not compiled: return stored.lines(dtype)
-    return [f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits", *stored.notes]
+    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits"
+    return [read, *stored.notes]
 
 def _predicted_result(model, run, forecast, like, compiled, autocast):
     "Return a forecast as a result; with `like`, at the utilization of its rows."
@@ -263,7 +277,7 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
                        captured=run.cuda_graph, host_s=run.launch_s, operators=run.operators)    # saved names
     notes = _prediction_notes(name, program, peaks, forecast.fusion, like, carried, rows, doubt)
     notes += _stored_note(work.stored, peaks.dtype.removeprefix("torch."), compiled)
-    notes += _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
+    notes += _assumption_notes(work) + _launch_note(run, None if program.is_range else sum(r.time_s for r in rows)) + _power_note(peaks)
     rows, ops = (sorted(points, key=lambda p: -p.longest_s) for points in (rows, forecast.ops))
     return Result(rows, peaks, ops if like is None else [], program, unknown_ops=work.unknown_ops,
                   environment=environment, notes=notes, model=f"{type(model).__name__} (predicted)",
@@ -309,6 +323,7 @@ def predict(
 )->Result:
     "Return the least time of a run on a device that is not here (`roof_time_s`), and the expected one (`time_s`)."
     _check_prediction(backward, compiled, cuda_graph, launch_s, like, kernels, devices, parallel)
+    check_module(model)
     check_step(backward, loss, optimizer)
     autocast = _autocast_dtype(autocast)
     peaks = as_peaks(on, autocast or main_dtype(model, as_call(sample)))
@@ -320,7 +335,11 @@ def predict(
     device = listed_device(peaks)
     printed, chip = at_printed_clock(peaks), chip_of(peaks, device)
     launched = sum(map(runs_a_kernel, work.trace))
-    run = _Run(work, peaks, printed, device, chip, tf32, cuda_graph, launch_s, launched, backward)
+    even = work
+    if least_experts in work.assumptions:
+        with routed_evenly(): even = count_work(model, sample, target=target, backward=backward, loss=loss,
+                                                optimizer=optimizer)
+    run = _Run(work, even, peaks, printed, device, chip, tf32, cuda_graph, launch_s, launched, backward)
     if not compiled: forecast = _eager(run, calls)
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)

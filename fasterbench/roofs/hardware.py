@@ -128,7 +128,7 @@ def _checked_ridge(given, flops, bandwidth):
 # %% ../../nbs/roofs/hardware.ipynb #088346a4
 schema = "fasterbench.peaks"
 version = 1
-signed = "drift", "environment" # Names below which numbers may be negative
+signed = ("drift",) # Names below which numbers may be negative
 
 busy_for_roofs = 0.2 # Share of the cores that others use, from which on roofs are measured again
 enough_tries = 3     # Measurements after which roofs are kept although their samples vary

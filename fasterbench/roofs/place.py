@@ -14,7 +14,7 @@ from .hardware import HardwarePeaks, memory_time, passing
 from .kinds import is_pointwise
 from .point import RooflinePoint, is_waiting, rates, utilization
 from .roofline_model import arithmetic_intensity, bound_of
-from .row import Row, changed, declarations, most
+from .row import Row, changed, most
 
 # %% ../../nbs/roofs/place.ipynb #dc8a061e
 def _beyond(explained, least, roof_s):
@@ -59,9 +59,8 @@ def place(
         fields = _under_roofs(row, peaks, 0.0 if row.waits_elsewhere else row.sending_s or 0.0)
     if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or is_waiting(row)):
         fields = fields | dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
-    own = {name: getattr(row, name) for name in declarations(Row)}
-    own |= dict(category=most(row.category), dtype=most(row.dtype), network_s=row.sending_s,
-                sends=tuple(dict(row.sends).items()), source="at least" if row.at_least else "counted")
+    own = vars(row) | dict(category=most(row.category), dtype=most(row.dtype), network_s=row.sending_s,
+                           sends=tuple(dict(row.sends).items()), source="at least" if row.at_least else "counted")
     point = RooflinePoint(**own | rates(row) | fields | more)
     return under_network(point) if is_waiting(row) else point
 

@@ -66,7 +66,7 @@ class RooflinePoint(Row):
 
     def __post_init__(self):
         for name in _lists:                                             # as JSON gives them
-            object.__setattr__(self, name, tuple(map(tuple, getattr(self, name))))
+            if (value := getattr(self, name)) != (): object.__setattr__(self, name, tuple(map(tuple, value)))
         object.__setattr__(self, "interval_s", tuple(self.interval_s))
 
     def __repr__(self):

@@ -31,24 +31,42 @@ def _least_times(p, peaks):
 # %% ../../nbs/roofs/violations.ipynb #1776c069
 def _far(a, b): return a is not None and (b is None or not math.isclose(a, b, rel_tol=rounding, abs_tol=1e-15))
 
-_amounts = [name for name, of in declarations(RooflinePoint).items() if of["part"]]
-
 def _numbers(value):
     "Yield the numbers of an amount, of amounts in order or by name."
     if isinstance(value, tuple):
         for v in value: yield from _numbers(v)
     elif isinstance(value, int | float): yield value
 
+def _total_of(p, name):
+    "Return what the entries of a list sum to. Where a tool counted bytes, main memory has them all."
+    table = dict(getattr(p, name))
+    return table["DRAM"] if p.source.startswith("ncu") and "DRAM" in table else sum(table.values())
+
 def _amount_violations(p):
-    "Say which amounts of a row cannot be, or do not add up."
-    yield from (f"{name} is {v:g}" for name in _amounts for v in _numbers(getattr(p, name)) if _more(0, v))
-    for k in ("flops", "dense_flops"):
-        if _more(p.contraction_flops, getattr(p, k)):
-            yield f"contraction_flops is {p.contraction_flops:g}, and {k} {getattr(p, k):g}"
-    total = sum(b for _, b in p.bytes_by_level)
-    if p.source.startswith("ncu"): total = dict(p.bytes_by_level).get("DRAM", total)
-    if p.bytes_by_level and (_more(total, p.bytes_moved) or _more(p.bytes_moved, total)):
-        yield f"bytes_by_level sums to {total:g}, and bytes_moved is {p.bytes_moved:g} B"
+    "Say which amounts of a row cannot be, or do not add up, as they are declared."
+    for name, of in declarations(RooflinePoint).items():
+        value = getattr(p, name)
+        if not of["part"] or not value and value != 0: continue
+        yield from (f"{name} is {v:g}" for v in _numbers(value) if _more(of["least"], v))
+        most = {k: getattr(p, k) for k in of["at_most"]}
+        yield from (f"{name} is {value:g}, and {k} {limit:g}" for k, limit in most.items() if _more(value, limit))
+        whole = getattr(p, of["of"]) if of["of"] else None
+        if whole is not None and (_more(total := _total_of(p, name), whole) or _more(whole, total)):
+            yield f"{name} sums to {total:g}, and {of['of']} is {whole:g} B"
+
+def _is_between(low, value, high): return not _more(low, value) and not _more(value, high)
+
+def _list_violations(p):
+    "Say which lists of a row contradict each other or its time."
+    layers, shares = (sum(part for *_, part in table) for table in ([l[:3] for l in p.layers], p.shares))
+    if layers > 1 + 1e-6: yield f"layers has shares that sum to {layers:g}"
+    if p.shares and not math.isclose(shares, 1, rel_tol=rounding): yield f"shares sums to {shares:g}"
+    if p.ranks and p.time_s is not None and not _is_between(p.rank_min_s, p.time_s, p.rank_max_s):
+        yield f"time_s is {p.time_s:g}, and its ranks took {p.rank_min_s:g} to {p.rank_max_s:g} s"
+    low, high = p.interval_low_s, p.interval_high_s
+    if low is not None and p.time_s is not None and not _is_between(low, p.time_s, high):
+        yield f"interval_s is {low:g} to {high:g} s, and time_s {p.time_s:g}"
+    if p.wire_bytes == 0 and p.network_s: yield f"network_s is {p.network_s:g}, and the row sends nothing"
 
 def _rate_violations(p):
     "Say which rates of a row do not follow from its amounts and its time."
@@ -96,7 +114,7 @@ def _roof_violations(p, peaks):
 # %% ../../nbs/roofs/violations.ipynb #178704c4
 def violations(p:RooflinePoint, peaks:HardwarePeaks|None=None)->list[str]:
     "Say what cannot be of `p`, with the field; nothing for a sound row."
-    found = [*_amount_violations(p), *_rate_violations(p)]
+    found = [*_amount_violations(p), *_list_violations(p), *_rate_violations(p)]
     if p.bound == "none" and (p.flops or p.bytes_moved): found.append("bound is 'none', and the row has work")
     if p.bound == "launch" and _more(p.roof_time_s, p.launch_s):
         found.append(f"bound is 'launch', and launch_s {p.launch_s:g} below roof_time_s {p.roof_time_s:g}")

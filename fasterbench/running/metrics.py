@@ -103,7 +103,7 @@ def line_of(record:dict)->str:
     return json.dumps(record, allow_nan=False) + "\n"
 
 # %% ../../nbs/running/metrics.ipynb #mt000026
-_drawn = dict(compute=bounds["compute"], pointwise=bounds["pointwise"], memory=bounds["memory"], launch=bounds["launch"], network=bounds["network"],
+_drawn = dict(**{kind: bounds[kind] for kind in ("compute", "pointwise", "memory", "launch", "network")},
               overhead=dict(color="#74808a", pattern=".", label="overhead"),
               unknown=dict(color="#a8781c", pattern="x", label="unknown work"),
               idle=dict(color="#b9c0c7", pattern="", label="GPU idle"),

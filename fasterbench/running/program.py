@@ -53,7 +53,7 @@ class CallClock:
     def seconds(self,
         kinds:list[int], # Of the calls of a step
     )->tuple[float, ...]:
-        "Return how long each step of calls of these `kinds` took, without the first call and without instrumented ones."
+        "Return how long each step of calls of these `kinds` took, but for the first call and instrumented ones."
         n = len(kinds)
         def of_step(i): return self.kinds[i:i + n].tolist() == kinds and not any(self.instrumented[i:i + n])
         return tuple(self.begins[i + n] - self.begins[i] for i in range(1, len(self.begins) - n) if of_step(i))

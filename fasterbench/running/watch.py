@@ -24,6 +24,7 @@ from ..core.arguments import as_count
 from ..core.units import format_si
 from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.accelerator import accelerator, is_of_queue
+from ..engine.peers import class_there
 from ..engine.process import gc_paused, preserved_process
 from ..engine.undo import Undo, let_go
 from ..probes.peaks import peaks_of
@@ -103,7 +104,8 @@ class Watch:
         left = here and sample is not None and self._counts(sample) and sample.ends_here(kind in (None, SystemExit))
         self._detach()
         if left: self._take(sample, None)
-        if len(self.failures) > 1: self._warn_of(f"{len(self.failures)} samples failed, the last at {self.failures[-1]}")
+        if len(self.failures) > 1:
+            self._warn_of(f"{len(self.failures)} samples failed, the last at {self.failures[-1]}")
 
     def _warn_of(self, problem): warn(f"{type(self.model).__name__}: {problem}", NotMeasuredWarning)
 
@@ -309,10 +311,11 @@ def _take(self:Watch, sample, error):
         self.taken, self.state = self._reduced(sample), ""
         self.kinds, self.rows_of = sample.counted.kinds, (self.first + 1, self.calls - 1)
         self.check = 3 * self.calls
+        self._wait()
         self.series.append(self.first, metrics_of(self.taken))
         self.series.about = about_of(self.taken)
         what = "cannot be handed on"
-        self._hand_on(self.series[-1])
+        self._pass_on(self.series[-1])
     except Exception as problem:
         if is_of_queue(problem): raise
         self.failures.append(f"call {self.first}: {type(problem).__name__}: {problem}")
@@ -327,7 +330,7 @@ def _reduced(self:Watch, sample)->Result:
     return replace(result, notes=[*result.notes, *notes], sample=counted.sample, call=about, settings=sample.settings)
 
 @patch
-def _hand_on(self:Watch, record):
+def _pass_on(self:Watch, record):
     "Hand a record to the log, as a whole line, and to `on_sample`."
     try:
         about = self.series.about if len(self.series) == 1 else {}
@@ -460,7 +463,9 @@ class SeenModel:
 
 def _class_name(module):
     "Return the class of what a wrapper of PyTorch wraps."
-    while type(module).__name__ in ("OptimizedModule", "DistributedDataParallel", "DataParallel"):
+    kinds = (class_there("torch._dynamo.eval_frame", "OptimizedModule"), nn.DataParallel,
+             class_there("torch.nn.parallel.distributed", "DistributedDataParallel"))
+    while isinstance(module, kinds):
         module = next(module.children())
     return type(module).__name__
 

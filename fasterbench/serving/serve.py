@@ -29,7 +29,7 @@ from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import format_si, not_negative, percent_text, positive
-from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, places, roofs_line
+from .serve_view import ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places, roofs_line
 
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
 @dataclass(frozen=True)
@@ -102,6 +102,10 @@ def least_memory_time(
     return max(times)
 
 # %% ../../nbs/serving/serve.ipynb #06035e09
+# Devices of published runs, of servers and of programs that only decode
+_checked = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200"
+_checked_bare = "NVIDIA A100-SXM4-80GB", "AMD Instinct MI250X"
+
 @dataclass(frozen=True)
 class _Server:
     "Works of a model, and what they run on."
@@ -139,9 +143,17 @@ class _Server:
         parts = self.expected(key, batch)
         expected = max(sum(parts.values()), limit) if parts else None
         range_s = interval(expected, limit, server_spread[key[0]].value) if parts else ()
+        decode = key[0] == "decode"
+        first = self.point(("prefill", ""), 1).limit_s if decode and self.engine != "bare" else None
         return ServePoint(*key, batch, work.context, tokens, full, needed, weights, read, other,
                           batch * work.eager_bytes, sent, limit, tokens / limit, bound, fits, expected_s=expected,
-                          interval_s=range_s, parts_s=parts, eager_flops=batch * work.code_flops)
+                          interval_s=range_s, parts_s=parts, eager_flops=batch * work.code_flops, first_s=first,
+                          requests_per_s=self._requests(batch, parts, expected) if decode and parts else None)
+
+    def _requests(self, batch, parts, token_s):
+        "Return the expected requests that are answered in a second, 1/s; `None` for a program without a server."
+        if self.engine == "bare": return None
+        return batch / (self._prompt_s + decode_of(parts) + (self.new - 1) * token_s)
 
     def expected(self, key, batch):
         "Return the parts of the expected time, s: of a prompt's forward, or of a token and what a server does for it."
@@ -149,6 +161,16 @@ class _Server:
         step = self.times.forward(key[0], self.works[key], batch, self.layout.kinds(self.works[key].cache.read))
         if key[0] == "prefill": return step
         return self.times.token(step, self._prompt_s, batch, self.new)
+
+    @property
+    def prompt_rate(self)->float|None:
+        "Expected tokens of prompts per second while one is prefilled, 1/s; `None`: not known, or no server does so."
+        return self.works["prefill", ""].tokens / self._prompt_s if self.times and self.engine != "bare" else None
+    @property
+    def checked(self)->bool:
+        "Whether published runs on this device were compared."
+        device = listed_device(self.peaks)
+        return device is not None and device.name in (_checked_bare if self.engine == "bare" else _checked)
 
     @cached_property
     def _prompt_s(self):
@@ -203,6 +225,8 @@ def _weight_bytes(model, layout, works):
     return read + max(rest, 0.0)
 
 _published = "1403 published runs of four models on H100, H200, B200 and GB200"
+_requests_checked = ("Requests/s had a median error of 10 %, with 91 % inside the interval of the time per token; the time "
+                     "to the first token has a limit alone, as estimates of the wait failed on models left out")
 _published_bare = "15 published decode rates of gpt-fast on A100 and MI250X; p10 and p90 of decode are those of servers"
 
 def _uneven_heads(asked, work, devices):
@@ -236,8 +260,9 @@ def _what_they_are(server, points):
     given = any(p.measured_per_s for p in points)
     origin = "Limit and expected are not measured; the measured rates were given" if given \
         else "Nothing here was measured"
+    checked = _published_bare if bare else f"{_published}. {_requests_checked}"
     return (f"{origin}. {limit}. expected: the time {what}, computed from predicted kernel times. "
-            f"Such estimates were checked against {_published_bare if bare else _published}.")
+            f"Such estimates were checked against {checked}.")
 
 def _what_is_sent(server):
     "Return a line that says how the devices send, and what that takes."
@@ -298,9 +323,10 @@ def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|Sequence[int]
           cache_bytes:float|None=None, split_head:bool=True, network:float|NetworkPeaks|None=None, reserve:float=0.1,
           engine:str|None=None, measured:dict|None=None)->ServeResult: ...
 @overload
-def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|None=None,
+def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|Sequence[int]|None=None,
           on:_Device|list[str]|list[Path]|list[HardwarePeaks]|tuple[_Device, ...]=..., *,
-          tensor_parallel:int|list[int]|tuple[int, ...]=1, tpot:float|None=None, price:float|None=None,
+          tensor_parallel:int|list[int]|tuple[int, ...]=1, tpot:float|None=None,
+          price:float|Sequence[float]|None=None,
           weights:str|None=None, math:str|None=None, cache_bytes:float|None=None, split_head:bool=True,
           network:float|NetworkPeaks|None=None, reserve:float=0.1, engine:str|None=None)->ServeSeries: ...
 
@@ -314,7 +340,7 @@ def serve(
     *,
     tensor_parallel=1,         # Devices that share the model; or a list of such numbers
     tpot:float|None=None,      # The expected time per output token that is accepted, s: the most requests within it
-    price:float|None=None,     # Of one device for an hour, in any currency
+    price:float|Sequence[float]|None=None, # Of a device for an hour, in any currency; or one for each device of `on`
     weights:str|None=None,     # How matrices are stored: "int8", "fp8", "nvfp4", "int4/128"; None: as in the model
     math:str|None=None,        # Dtype of their products: "fp8"; None: fp8 and fp4 multiply in their own, if they can
     cache_bytes:float|None=None, # B of an element of the cache; None: as the model has it
@@ -328,28 +354,35 @@ def serve(
 
     Returns a `ServeResult` with a point for each phase and batch; of several devices or degrees, and where `tpot` or
     `price` is given, a `ServeSeries` with a row for each device and degree."""
-    several = not isinstance(on, _Device) or isinstance(tensor_parallel, (list, tuple)) or tpot or price
+    several = not isinstance(on, _Device) or isinstance(tensor_parallel, (list, tuple)) or tpot or price is not None
     places, degrees = (v if isinstance(v, (list, tuple)) else [v] for v in (on, tensor_parallel))
     degrees = [as_count("tensor_parallel", n, 1) for n in degrees]
     if not places or not degrees:
         raise ValueError(f"on={on!r}, tensor_parallel={tensor_parallel!r}; at least one of each is needed")
-    batches = _batches(batch, several, tpot, price)
+    batches = _batches(batch, several, tpot)
     measured = _measured(measured, several, batches)
     _check_server(cache_bytes, split_head, network, engine, reserve)
     counted = _counted(model_or_config, prompt, new)
+    prices = _prices(price, len(places))
     servers = [_server(counted, where, (weights, cache_bytes, n, split_head), network, math, engine, reserve)
                for where, n in product(places, degrees)]
-    return _series(counted, servers, batches, tpot, price) if several \
-        else _result(counted, batches, servers[0], measured)
+    if not several: return _result(counted, batches, servers[0], measured)
+    return _series(counted, servers, batches, tpot, [p for p in prices for _ in degrees])
 
-def _batches(batch, several, tpot, price):
+def _prices(price, devices):
+    "Return a price for each of the devices, of one or of as many; `None` where there is none."
+    if price is None: return [None] * devices
+    given = list(price) if isinstance(price, (list, tuple)) else [price]
+    for value in given: positive("price", value)
+    if len(given) in (1, devices): return given * (devices // len(given))
+    each = f", or one for each of the {devices} devices" if devices > 1 else ""
+    raise ValueError(f"price={price!r}: one price is needed{each}")
+
+def _batches(batch, several, tpot):
     "Return the batch sizes; `None` where each of several devices takes as much as it can."
-    for name, value in (("tpot", tpot), ("price", price)):
-        if value is not None: positive(name, value)
+    if tpot is not None: positive("tpot", tpot)
     if batch is None: return None if several else [1, 8, 64]
     sizes = [as_count("batch", b, 1) for b in (batch if isinstance(batch, Sequence) and batch else [batch])]
-    if several and len(sizes) > 1:
-        raise ValueError(f"batch={batch!r}: several devices, tpot and price need one batch size")
     if tpot: raise ValueError(f"batch={batch!r} does not go with tpot={tpot!r}, which searches for the batch")
     return sizes
 
@@ -468,16 +501,16 @@ def _server(counted, on, lies, network, math, engine, reserve):
                    _weight_bytes(model, layout, works), new, times, engine, reserve, uneven)
 
 # %% ../../nbs/serving/serve.ipynb #5e000012
-def _series(counted, servers, batches, tpot, price):
-    "Return a row for each device and degree."
-    rows, said = [_option(s, batches and batches[0], tpot, price) for s in servers], {}
+def _series(counted, servers, batches, tpot, prices):
+    "Return a row for each device, degree and batch."
+    rows, said = [_option(s, b, tpot, price) for s, price in zip(servers, prices) for b in batches or [None]], {}
     for server in servers:
         for note in _serve_notes(counted.model, counted.asked, server, None):
             if not note.startswith(_per_device): said.setdefault(note, {})[_served_device(server)] = True
     everywhere = {_served_device(s) for s in servers}
     notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
     roofs = dict.fromkeys(f"{_served_device(s)} {roofs_line(s.peaks, s.peak)}" for s in servers)
-    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, price, notes, tuple(roofs),
+    return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, notes, tuple(roofs),
                        batches and batches[0])
 
 def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
@@ -495,9 +528,11 @@ def _option(server, batch, tpot, price):
     if not at: return ServeOption(name, n, most)
     p = server.point(("decode", "middle"), at)
     def cost(rate): return price * n / 3600 / rate * 1e6 if price and rate else None
-    expected = p.expected_per_s / n if p.expected_s else None
+    expected, prefill = p.expected_per_s / n if p.expected_s else None, server.prompt_rate
+    own = p.expected_s - p.parts_s.get("prefills", 0) if p.expected_s else None     # without the prompts of others
     return ServeOption(name, n, most, at, p.limit_s, p.expected_s, p.interval_s, p.tokens_per_s / n, expected,
-                       cost(p.tokens_per_s), cost(p.expected_per_s), p.bound)
+                       cost(p.tokens_per_s), p.bound, p.parts_s, p.first_s, p.requests_per_s, price,
+                       cost(prefill), cost(own and at / own), server.checked)
 
 def _batch_within(server, tpot, most):
     "Return the largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."

@@ -18,10 +18,11 @@ from ..predicting.predict_verb import target_devices
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
 def _config(text):
     if text.rpartition(":")[0] in ("", "transformers"): return text
-    raise typer.BadParameter(f"{text!r} does not name a language model; the forms are transformers:FOLDER and "
-                             f"transformers:config.json")
+    raise typer.BadParameter(f"{text!r} does not name a language model; the forms are transformers:FOLDER, "
+                             f"transformers:config.json and an id of the hub, OWNER/NAME")
 
-Config = Annotated[str, typer.Argument(help="transformers:FOLDER, or transformers:config.json", parser=_config,
+_of_model = "transformers:FOLDER, transformers:config.json, or the id of a model in the hub's local cache"
+Config = Annotated[str, typer.Argument(help=_of_model, parser=_config,
                                        metavar="MODEL")]
 
 def _measured_rates(text):
@@ -40,6 +41,13 @@ def _cache_element(text):
     if text not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
     return sizes[text]
 
+def _prices_of(text):
+    "Return the price, or one for each device."
+    if text is None: return None
+    try: prices = [float(p) for p in text.split(",")]
+    except ValueError: usage_error(f"{text!r} is not a list of prices, such as 2.5,3.5", "--price")
+    return prices if len(prices) > 1 else prices[0]
+
 def _about_option(text):
     "Split an error of `serve`, which begins with its argument: what is wrong, and whose value it is; else the model's."
     name, equals, rest = text.partition("=")
@@ -53,8 +61,8 @@ def serve_verb(
                             kind=list[str], metavar="DEVICE|FILE,…"),
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
-    batch:option("Set the batch size in sequences, or several: 1,8,64; one size if --on names several devices.  "
-                 "[default: as many as fit]",
+    batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; of several "
+                 "devices, as many as fit]",
                  metavar="N,N,…")=None,
     weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).",
                    metavar="DTYPE")=None,
@@ -66,7 +74,8 @@ def serve_verb(
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
     tpot:option("Find the largest batch with an expected time per output token of at most SECONDS.",
                 kind=Optional[float], metavar="SECONDS")=None,
-    price:option("Set the price of one device-hour, in any currency.", kind=Optional[float], metavar="PRICE")=None,
+    price:option("Set the price of one device-hour, in any currency, or one for each device: 2.5,3.5.",
+                 metavar="PRICE,…")=None,
     network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
                    kind=Optional[float], metavar="RATE")=None,
     measured:option("Compare with measured decode tokens/s, over all sequences, at batch size N: 8:790.",
@@ -80,7 +89,7 @@ def serve_verb(
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     def one(values): return values if len(values) > 1 else values[0]
     try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
-                        tpot=tpot, price=price, weights=weights, math=math, cache_bytes=_cache_element(cache),
-                        engine=engine, network=network, measured=_measured_rates(measured))
+                        tpot=tpot, price=_prices_of(price), weights=weights, math=math,
+                        cache_bytes=_cache_element(cache), engine=engine, network=network, measured=_measured_rates(measured))
     except ValueError as error: usage_error(*_about_option(str(error)))
     show(result, json, csv, html)

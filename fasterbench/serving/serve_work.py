@@ -6,7 +6,7 @@
 __all__ = ['ModelWithoutData']
 
 # %% ../../nbs/serving/serve_work.ipynb #d493820d
-import math
+import math, os, re
 from collections import Counter
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -21,6 +21,7 @@ from ..core.arguments import tensors_of
 from ..engine.step import Forward, preserved_run
 from .known_values import KnownValues
 from ..work.count import trace_call
+from ..work.rules import experts_read
 from ..work.stored_weights import Format, fp4_math, fp8_math, StoredWeights, stored_weights
 from ..work.target import Target, on_target
 
@@ -48,14 +49,6 @@ class Weight:
     def sizes(self, stored:StoredWeights)->list[float]:
         "Return the bytes of each as it is stored."
         return [stored.bytes.get(n, math.prod(self.shape) * self.itemsize) for n in self.names]
-
-def experts_read(
-    experts:int, # There are
-    chosen:float,# By each token
-    tokens:float,
-)->float:
-    "Return the expected number of experts that `tokens` choose, evenly and independently."
-    return experts * (1 - (1 - chosen / experts) ** tokens)
 
 # %% ../../nbs/serving/serve_work.ipynb #9c6d8b98
 _formats = dict(int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
@@ -707,4 +700,7 @@ def configuration_of(
     except (OSError, ValueError) as error:
         if "not a valid JSON" in str(error):
             raise ValueError(f"{text!r}: its configuration is not valid JSON") from None
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not os.path.exists(text):
+            raise ValueError(f"{text!r} is no folder here, and not in the hub's local cache; `hf download {text} "
+                             "config.json` gets its configuration") from None
         raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers") from None

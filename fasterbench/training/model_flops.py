@@ -46,7 +46,8 @@ def _needed_flops(call, module):
     counted = model_flops_of(call, every=False)
     if counted is not None or getattr(module, "is_causal", None) is not True: return counted
     queries, keys, window = call.shapes[0][-2], call.shapes[2][-2], _window_of(module)
-    return model_flops_of(call) * seen_pairs(queries, keys, window - 1 if window else None, 0, ends=True) // (queries * keys)
+    pairs = seen_pairs(queries, keys, window - 1 if window else None, 0, ends=True)
+    return model_flops_of(call) * pairs // (queries * keys)
 
 # %% ../../nbs/training/model_flops.ipynb #cf37c4f3
 def model_flops(

@@ -40,9 +40,9 @@ def _bound(points):
 def as_one(points, rows, name, count):
     "Sum `points` into one row; its time at the roof is the sum of theirs."
     bound, level = _bound(points)
-    p = FoldedPoint(**sums(points, RooflinePoint) | dict(name=name, layers=()), bound=bound, memory_level=level, count=count,
+    p = FoldedPoint(**sums(points, RooflinePoint) | dict(name=name, layers=()), bound=bound, memory_level=level,
                     arithmetic_intensity=None, achieved_gflops=None, utilization_pct=None, rows=tuple(rows),
-                    apportioned=any(getattr(p, "apportioned", False) for p in points))
+                    count=count, apportioned=any(getattr(p, "apportioned", False) for p in points))
     found = rates(p) | dict(utilization_pct=utilization(p.roof_time_s, p.time_s))
     return changed(p, **found | (dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}))
 

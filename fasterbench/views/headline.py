@@ -119,12 +119,16 @@ def _time_rows(result):
     ran, idle = sum(p.time_s for p in result.ops), dict(whole.shares).get("overhead", 0.0)
     return [*result.ops, replace(whole, name="(idle)", category="idle", time_s=ran * idle / (1 - idle))]
 
+def _of_one_run(d):
+    "Return a division of a run in which the rows were timed too: what no row has is between them."
+    return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
+
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
     t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
     points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
-    if t is None: return division(points, result.program.time_s if result.program else None)
+    if t is None: return _of_one_run(division(points, result.program.time_s if result.program else None))
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
@@ -143,7 +147,7 @@ def roofs_text(peaks, points=())->str:
                       *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs), *highest])
 
 def _by_use(peaks, points):
-    "Return the key that sorts ceilings: dtypes that take most time first, then that of the peaks; first one's own roof."
+    "Return the key that sorts ceilings: dtypes that take most time first, then that of the peaks; own roofs first."
     own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
     times, most = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)]), {}
     for p in points: most[p.dtype] = max(most.get(p.dtype, 0.0), 1e9 * (p.attainable_gflops or 0.0))
@@ -267,7 +271,7 @@ def operators_apart(timing): return f"operators sum to {percent_text(timing.ops_
 def _share_needing(points, roof):
     "Return the share of the rows' time that `roof` needs: a memory level, `float32`, or `float32 pointwise`."
     def unit(p): return f"{p.dtype} pointwise" if is_pointwise(p.category) else p.dtype
-    def of(p): return p.memory_level if p.bound == "memory" else unit(p) if p.bound in ("compute", "pointwise") else None
+    def of(p): return dict(memory=p.memory_level, compute=unit(p), pointwise=unit(p)).get(p.bound)
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.longest_s for p in points) or 1)
 
 def unsteady_roofs(peaks, points=None)->list[str]:

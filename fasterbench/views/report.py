@@ -55,7 +55,7 @@ def _timing_facts(t):
     if t.communication_s is not None:
         times += [("waiting for communication", t.exposed_s), ("communication", t.communication_s)]
     ratio = f"{t.ratio:.3f}" if t.end_to_end_s else "?"
-    return [*((name, format_si(value, "s")) for name, value in times), ("rows ÷ end to end", ratio),
+    return [*((name, format_si(value, "s")) for name, value in times), ("rows, waiting and overhead ÷ total", ratio),
             ("steps", str(t.steps)), ("clock", t.clock)]
 
 # %% ../../nbs/views/report.ipynb #19472a3d

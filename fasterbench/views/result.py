@@ -13,20 +13,20 @@ from typing import TYPE_CHECKING
 
 from ..core import features
 from ..core.features import is_there
-from ..core.files import (Facts, Number, check_schema, check_text, names_alone, read_json, restored,
+from ..core.files import (Facts, Number, check_schema, names_alone, read_json, restored,
                                     write_whole)
 from ..core.streams import print_text
-from ..core.units import first_names, format_si, percent_text, share_texts, total
+from ..core.units import first_names, format_si, percent_text, share_texts
 from ..engine.peers import peers
 from ..roofs.point import RooflinePoint
 from ..roofs.row import names_of
-from ..roofs.violations import rounding, violations
 from ..roofs.place import without_time
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.machine_load import load_caveats
 from ..work.memory import Memory
 from . import report, table
 from ..roofs.network import Collective
+from .saved_checks import agreeing, kinds
 from .fold import fold
 from .headline import model_name, unsteady_times
 from .plot import chart, device_name
@@ -175,8 +175,8 @@ class Result(View):
         points:str="modules", # "modules", "ops", "kernels" or "steps"
     )->list[RooflinePoint]:
         "Return the points of one kind. Raise `ValueError` for a kind that does not exist."
-        if points not in _kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(_kinds)}")
-        return getattr(self, _kinds[points])
+        if points not in kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(kinds)}")
+        return getattr(self, kinds[points])
 
     @property
     def level_names(self)->list[str]:
@@ -196,7 +196,7 @@ class Result(View):
     )->"Result":
         "Return this result with rows of one kind folded into sums. Raise `ValueError` for a kind that does not exist."
         folded = fold(self.rows(points), group, depth)
-        return replace(self, **{_kinds[points]: folded})
+        return replace(self, **{kinds[points]: folded})
 
     def gather(self)->"Result|None":
         """Merge the results of all ranks on rank 0: a row has the median of its times, `ranks` the time on each rank.
@@ -295,7 +295,8 @@ class Result(View):
         where = f" on {self.peaks.device}" if self.peaks else ""
         return f"Result({self.model}, {len(self)} rows{where})" + (f"\n{self.timing!r}" if self.timing else "")
 
-_kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps")
+
+_signed = "drift", "call", "settings"    # Numbers that may be negative
 
 # %% ../../nbs/views/result.ipynb #e58f80bb
 schema = "fasterbench.result"
@@ -313,52 +314,7 @@ def to_dict(result:Result)->dict:
         and result.peaks.to_dict(), breakdowns=names_alone(plain_values(result.breakdowns)))
     return dict(schema=schema, version=version, **finite(values), caveats=result.caveats)
 
-# %% ../../nbs/views/result.ipynb #b1e9b4e0
-_signed = ("drift", "environment", "call", "settings")    # Numbers that may be negative
-
-def _refuse(where, value, valid): raise ValueError(f"{where} is {repr(value)[:60]}; {valid} is needed")
-
-def _check_point(where, p, peaks):
-    "Raise `ValueError` for fields that do not agree, or that do not follow from the others."
-    if p.bound not in ("none", "undefined") and p.roof_time_s is None:
-        _refuse(f"{where}.roof_time_s", None, "the least time of a row that has a bound")
-    if p.arithmetic_intensity == math.inf and p.bytes_moved:
-        _refuse(f"{where}.arithmetic_intensity", p.arithmetic_intensity, "FLOP by byte, of a row that moves bytes,")
-    if len(p.interval_s) not in (0, 2) or list(p.interval_s) != sorted(p.interval_s):
-        _refuse(f"{where}.interval_s", p.interval_s, "nothing, or two times in order")
-    if p.time_s is None and not p.is_range: _refuse(f"{where}.time_s", None, "the time of a row that has no range")
-    for said in violations(p, peaks): raise ValueError(f"{where}.{said}")
-
-def _check_sums(result):
-    "Raise `ValueError` for shares and parts of a time that do not add up."
-    time = total(p.time_s for p in result.points)
-    if time is None: return
-    for i, p in enumerate(result.points):
-        if p.share and not math.isclose(p.share, p.time_s / (time or 1), rel_tol=rounding, abs_tol=1e-6):
-            _refuse(f"points[{i}].share", p.share, f"{p.time_s / (time or 1):.6g}, its part of the time of all rows,")
-    timing = None if any(p.ranks for p in result.points) else result.timing
-    wholes = (timing.sum_s, timing.sum_s - timing.overhead_s) if timing else (time,)      # files once had no row of it
-    if not any(math.isclose(time, whole, rel_tol=rounding) for whole in wholes):
-        _refuse("timing.rows_s", timing.rows_s, f"the time of the rows, which sum to {time:.6g} s,")
-    for i, b in enumerate(result.breakdowns):
-        if not math.isclose(spent := math.fsum(b.parts.values()), b.span_s, rel_tol=rounding):
-            _refuse(f"breakdowns[{i}].span_s", b.span_s, f"{spent:.6g}, the sum of its parts,")
-
-def _agreeing(result):
-    "Return `result`, if its parts agree."
-    peaks = None if result.environment.get("compiled") else result.peaks    # a compiled limit counts products alone
-    for name in _kinds.values():
-        for i, p in enumerate(getattr(result, name)): _check_point(f"{name}[{i}]", p, peaks)
-    if result.program is not None: _check_point("program", result.program, peaks)
-    _check_sums(result)
-    for i, t in enumerate(result.sample):
-        known = isinstance(t.get("name"), str) and isinstance(t.get("dtype", ""), str)
-        if not known or ("shape" in t) != ("dtype" in t) or not isinstance(t.get("shape", []), list):
-            _refuse(f"sample[{i}]", t, "a name with a shape and a dtype")
-    for i, c in enumerate(result.collectives):
-        if not c.waits_s: _refuse(f"collectives[{i}].waits_s", c.waits_s, "what each rank waited")
-    for name in ("device_name", "date"): check_text(f"environment.{name}", result.environment.get(name, ""))
-    return result
+_signed = "drift", "call", "settings"    # Numbers that may be negative
 
 # %% ../../nbs/views/result.ipynb #rs000001
 def _points_of(data, name):
@@ -380,7 +336,7 @@ def _upgraded(result):
     "Return what a file of version 1 says as this version says it."
     if not result.timing or result.timing.steps > 1: return result
     def unknown(points): return [replace(p, time_iqr_s=p.time_iqr_s or None) for p in points]
-    return replace(result, **{name: unknown(getattr(result, name)) for name in _kinds.values()})
+    return replace(result, **{name: unknown(getattr(result, name)) for name in kinds.values()})
 
 def from_dict(
     data:dict, # What `to_dict` gave
@@ -393,8 +349,8 @@ def from_dict(
         if data["version"] < 3 and "accounts" in values: values["breakdowns"] = values.pop("accounts")
         if values.get("peaks") is not None: values["peaks"] = checked_peaks(values["peaks"])
         program = _points_of(dict(program=[values.get("program")]), "program")
-        values |= dict(program=program[0]) | {k: _points_of(values, k) for k in _kinds.values() if k in values}
-        result = _agreeing(restored(Result, values, _signed, ("arithmetic_intensity",)))
+        values |= dict(program=program[0]) | {k: _points_of(values, k) for k in kinds.values() if k in values}
+        result = agreeing(restored(Result, values, _signed, ("arithmetic_intensity",)))
     except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
     return _upgraded(result) if data["version"] == 1 else result
 

@@ -186,6 +186,11 @@ class Table(NamedTuple):
         lines = text_table(rows, self.left, gap) if fits else _in_parts(rows, self.left, width)
         return "\n".join([*above, *lines, *wrap_lines(self.below, width)])
 
+    def fits(self)->bool:
+        "Tell if the columns stand beside one another in the width of the terminal."
+        rows = _stacked(self.rows)
+        return sum(max(map(len, column)) for column in zip(*rows)) + len(rows[0]) - 1 <= terminal_width()
+
     def html(self)->str:
         "Return the table as HTML; every text is escaped."
         from jinja2 import Environment

@@ -349,8 +349,10 @@ def trace_call(
     return Work(run.parts, calls, tracer.visits[1:], crossing, unseen, memory_held, tuple(assumed), stored)
 
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
-def check_initialized(model:nn.Module):
-    "Raise `ValueError` for a model with parameters or buffers that have no shape yet."
+def check_module(model):
+    "Raise `TypeError` for what is no module, and `ValueError` for one with parameters or buffers without a shape."
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
@@ -405,9 +407,7 @@ def count_work(
     target:Target|None=None, # Count for a device that is not here, without data; None: where the model is
 )->Work:
     "Return the FLOPs and bytes of one run of `model`, per operator and per module."
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
-    check_initialized(model)
+    check_module(model)
     check_step(backward, loss, optimizer)
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
     return with_gradients_if_asked(run, lambda: _work_of_call(run, *copied(as_call(sample)), target))

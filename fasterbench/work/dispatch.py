@@ -22,7 +22,7 @@ from ..core.private import (DisableTorchFunctionSubclass, DispatchKey, FakeTenso
 from ..engine.process import SharedSwitch, profiler_session
 from ..engine.uncompiled import uncompiled
 from .doors import doors_watched
-from .rules import op_name, tensors_in
+from .rules import assume, op_name, tensors_in, values_of
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
 _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split
@@ -71,6 +71,16 @@ def is_wrapped(types)->bool:
 # %% ../../nbs/work/dispatch.ipynb #a3fd7a42
 _checked = OpOverload, HigherOrderOperator                  # Such an argument has to be what it is
 _kept_whole = {"flex_attention", "flex_attention_backward"}
+
+_repeated = {"map_impl", "scan", "while_loop", "cond"}
+
+def _known_truth(condition):
+    "Return a function that gives the truth of `condition`, where it is known without data."
+    def told(*args):
+        found = condition(*args)
+        known = values_of(found) if isinstance(found, torch.Tensor) else None
+        return found if known is None else bool(known)
+    return told
 
 def _python_kernel(op, tensors):
     "Return the function that a higher-order operator runs on tensors with data; `None` where it has none."
@@ -134,6 +144,28 @@ class Watcher(TorchDispatchMode):
             with self: return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         return self.see(op, args, kwargs)
 
+    def _called(self, op, args, kwargs):
+        "Run an operator that calls functions: without data PyTorch calls each once, and every branch."
+        kernel = op.py_kernels.get(DispatchKey.CompositeExplicitAutograd)
+        if op.name() not in _repeated or not any(isinstance(t, FakeTensor) for t in tensors_in((args, kwargs))):
+            return op(*args, **kwargs)
+        if op.name() == "while_loop": args[0] = _known_truth(args[0])
+        if op.name() == "cond": return self._chosen(args)
+        if op.name() == "scan":                                # its kernel refuses every mode, that of fake tensors too
+            kernel, args = kernel.__globals__["generic_scan"], (*args[:3], 0, *args[3:4])
+        return kernel(*args, **kwargs)
+
+    def _chosen(self, args):
+        "Run the branch that a condition chooses; where nothing says which, the lesser one."
+        condition, *branches, operands = args
+        known = values_of(condition) if isinstance(condition, torch.Tensor) else condition
+        if known is not None: return branches[not known](*operands)
+        assume("of two branches the one with fewer FLOPs runs")
+        return self.lesser(branches, operands)(*operands)
+
+    def lesser(self, functions, operands):
+        "Return the one of several functions with the least work."
+        return functions[0]
     def hidden(self, op, args, kwargs, out): "Take note of an operator that has run without being seen."
     def handed_out(self, memory): "Take note of a tensor or a storage that code outside of PyTorch gets."
     def made_aside(self, tensor): "Take note of a tensor that no operator was seen to make."
@@ -160,7 +192,7 @@ class Watcher(TorchDispatchMode):
         has_functions = any(a is not b for a, b in zip((*args, *kwargs.values()), (*inside[0], *inside[1].values())))
         if not has_functions or op.name() in _kept_whole: return self.see(op, args, kwargs)
         self.functions += 1
-        try: out = op(*inside[0], **inside[1])
+        try: out = self._called(op, *inside)
         finally: self.functions -= 1
         for t in tensors_in(out): self.made_aside(t)
         return out

@@ -43,10 +43,12 @@ def _made(cls, *args, **kwargs):
     return made
 
 class _Maker:
-    "Gives `_made`; to the compiler, which on its import keeps `Tensor.__new__` by identity, that of PyTorch."
+    "Gives a function that makes tensors; to the compiler, which on its import keeps it by identity, that of PyTorch."
+    def __init__(self, name, made): self.name, self.made = name, made
+
     def __get__(self, tensor, cls):
         spec = getattr(sys.modules.get("torch._dynamo"), "__spec__", None)
-        return super(torch.Tensor, cls).__new__ if getattr(spec, "_initializing", False) else _made
+        return getattr(super(torch.Tensor, cls), self.name) if getattr(spec, "_initializing", False) else self.made
 
 @cache
 def _fake_class(cls):
@@ -83,9 +85,9 @@ def _set(methods):
         if method is not _absent: setattr(owner, name, method)
         elif name in vars(owner): delattr(owner, name)
 
-_makers = {(torch.Tensor, "__new__"): _Maker(), (torch.Tensor, "as_subclass"): _as_subclass,
-           (torch.Tensor, "_make_subclass"): staticmethod(_make_subclass)}
-_telling_doors = {door: _telling(*door) for door in _doors} | _makers
+_makers = {(torch.Tensor, name): _Maker(name, made) for name, made in dict(__new__=_made, _make_subclass=_make_subclass
+                                                                           ).items()}
+_telling_doors = {door: _telling(*door) for door in _doors} | _makers | {(torch.Tensor, "as_subclass"): _as_subclass}
 _switch = SharedSwitch(_as_they_are, _set, lambda: _telling_doors)
 
 @contextmanager

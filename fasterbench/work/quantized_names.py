@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = []
 
-# %% ../../nbs/work/quantized_names.ipynb #4b200fc4
+# %% ../../nbs/work/quantized_names.ipynb #b580d99d
 import re
 from collections.abc import Callable, Iterable
 from fnmatch import fnmatchcase
@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from torch import nn
 
-# %% ../../nbs/work/quantized_names.ipynb #1b1ee67e
+# %% ../../nbs/work/quantized_names.ipynb #b2cc7372
 class Matrix(NamedTuple):
     "A matrix that can be stored quantized, or several that are alike and have one name."
     module: str      # Qualified name in the checkpoint
@@ -31,7 +31,7 @@ class Matrix(NamedTuple):
     @property
     def is_table(self)->bool: return "Embedding" in self.types
 
-# %% ../../nbs/work/quantized_names.ipynb #bd642548
+# %% ../../nbs/work/quantized_names.ipynb #e2f2c694
 _roots = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 
 def _spellings(path):
@@ -50,7 +50,7 @@ def _expert_matrices(path, name, shape, hidden, each):
     return [(Matrix(f"{path}.{n}.{names[0]}", outputs // len(singles), inputs, experts / len(numbers),
                     ("Linear", "Experts")), names) for n in numbers for names in singles]
 
-# %% ../../nbs/work/quantized_names.ipynb #a2aa2e2a
+# %% ../../nbs/work/quantized_names.ipynb #aaffe2ae
 def _is_conv1d(module): return type(module).__name__ == "Conv1D"
 
 class QuantizedNames:
@@ -121,7 +121,7 @@ class QuantizedNames:
         tests = list(map(as_pattern, getattr(self.model, "_keep_in_fp32_modules", None) or ()))
         return {path for path, _ in self.model.named_modules() if any(test(path) for test in tests)}
 
-# %% ../../nbs/work/quantized_names.ipynb #8fce7aba
+# %% ../../nbs/work/quantized_names.ipynb #a2075a90
 def lies_in(
     path:str,
     modules, # Qualified names
@@ -130,7 +130,7 @@ def lies_in(
     while path and path not in modules: path = path.rpartition(".")[0]
     return bool(path)
 
-# %% ../../nbs/work/quantized_names.ipynb #e5ade546
+# %% ../../nbs/work/quantized_names.ipynb #7d8ead00
 def as_pattern(entry):
     "Return whether transformers finds a module by `entry`: `layers.1` is not `layers.10`."
     try: start = re.compile(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))")

@@ -126,7 +126,7 @@ def routed_evenly():
 
 def experts_read(
     experts:int, # There are
-    chosen:int,  # By each token
+    chosen:float,# By each token
     tokens:float,
 )->float:
     "Return the expected number of experts that `tokens` choose, evenly and independently."

@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['fp8_math', 'fp4_math', 'Format', 'StoredWeights', 'stored_weights', 'stored_without_data', 'parameter_bytes']
 
-# %% ../../nbs/work/stored_weights.ipynb #501749cf
+# %% ../../nbs/work/stored_weights.ipynb #afde7d85
 import math, re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
@@ -18,7 +18,7 @@ from ..core.warnings import UnknownWarning, warn
 from .quantized_names import (as_anywhere, as_pattern, as_start, as_target, as_wildcard, lies_in, Matrix,
                                               QuantizedNames)
 
-# %% ../../nbs/work/stored_weights.ipynb #3aeda9aa
+# %% ../../nbs/work/stored_weights.ipynb #11994f6f
 @dataclass(frozen=True)
 class Format:
     "How a matrix is stored."
@@ -39,7 +39,7 @@ fp8_math, fp4_math = "float8_e4m3fn", "float4_e2m1fn_x2"
 _per_tensor = dict(group=0, rows=0)
 _nvfp4, _mxfp4 = Format(4, 16, scale=1, fixed=4, math=fp4_math), Format(4, 32, scale=1, math=fp4_math)
 
-# %% ../../nbs/work/stored_weights.ipynb #6a75b633
+# %% ../../nbs/work/stored_weights.ipynb #9b60a81c
 class _Settings(dict):
     "What a configuration says of a method; a value that no checkpoint has is refused."
     def refused(self, name, value, valid):
@@ -60,7 +60,8 @@ class _Settings(dict):
     def size(self, *names, default=0)->int:
         "Return how many inputs share a scale; 0: all of a row, which a configuration writes as -1 too."
         value = self.first(*names, default=default)
-        if isinstance(value, bool) or not isinstance(value, int) or value < -1 or value == 0 and self.first(*names) == 0:
+        given = self.first(*names)
+        if isinstance(value, bool) or not isinstance(value, int) or value < -1 or value == 0 == given:
             self.refused(names[0], value, "a positive whole number, or -1")
         return max(value, 0)
 
@@ -75,7 +76,7 @@ class _Settings(dict):
         if not isinstance(value, dict): self.refused(name, value, "a dict")
         return _Settings(dict(quant_method=self.get("quant_method", "")) | value)
 
-# %% ../../nbs/work/stored_weights.ipynb #04e6e255
+# %% ../../nbs/work/stored_weights.ipynb #6d30fd00
 def _all_but(stays:set, fmt:Format)->Callable:
     "Return what gives every matrix a format, but for modules that stay and tables that tokens look up."
     return lambda m: None if m.is_table or lies_in(m.module, stays) else fmt
@@ -94,7 +95,7 @@ def _by_entry(q, names, table, matches, fmt_of, default):
     def format_of(m): return next((f for hits, f in found if lies_in(m.module, hits)), default(m))
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #30038890
+# %% ../../nbs/work/stored_weights.ipynb #a93c3f3f
 def _gptq_format(q):
     bits = q.bits("bits", "w_bit", among=(2, 3, 4, 8))
     return Format(bits, q.size("group_size", "q_group_size", default=128), scale=2 + bits / 8,
@@ -142,7 +143,7 @@ def _auto_round(q, names):
     def of_entry(value): return _auto_round_format(_Settings(q | value))
     return _by_entry(q, names, table, as_anywhere, of_entry, default)
 
-# %% ../../nbs/work/stored_weights.ipynb #14884c39
+# %% ../../nbs/work/stored_weights.ipynb #c3f391d2
 def _bitsandbytes(q, names):
     eight, four = q.switch("load_in_8bit"), q.switch("load_in_4bit")
     if eight == four: q.refused("load_in_4bit", four, f"one of load_in_4bit and load_in_8bit (which is {eight})")
@@ -150,7 +151,7 @@ def _bitsandbytes(q, names):
     return _all_but(_staying(q, names, "llm_int8_skip_modules"),
                     Format(8, scale=4, math="int8") if eight else Format(4, 64, scale=scale))
 
-# %% ../../nbs/work/stored_weights.ipynb #0e46a7ac
+# %% ../../nbs/work/stored_weights.ipynb #8c76b43e
 def _fp8(q, names):
     mx = q.get("quant_method") == "mxfp8"
     block = q.get("weight_block_size", [1, 32] if mx else [128, 128])
@@ -168,7 +169,7 @@ def _fp8(q, names):
         return table if m.is_table else experts if m.is_expert else fmt
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #7811a553
+# %% ../../nbs/work/stored_weights.ipynb #fe654395
 _sizes = {"float32": 4, "float8_e4m3fn": 1, "float8_e8m0fnu": 1, "uint8": 1}
 
 def _scheme_format(weights, packing, inputs):
@@ -184,7 +185,9 @@ def _scheme_format(weights, packing, inputs):
     zero = 0 if weights.get("symmetric", True) else bits / 8 if packed else 1
     stored = Format(32 / (32 // bits) if packed else 8, scale=scale + zero, math=math,
                     per_input=4 * (weights.get("actorder") == "group"))
-    if strategy == "block": return replace(stored, rows=weights["block_structure"][0], group=weights["block_structure"][1])
+    if strategy == "block":
+        rows, group = weights["block_structure"]
+        return replace(stored, rows=rows, group=group)
     if strategy in (None, "tensor") and not group: return replace(stored, **_per_tensor)
     return replace(stored, group=group if strategy in (None, "group", "tensor_group") else 0)
 
@@ -193,7 +196,8 @@ def _compressed(q, names, ignored=as_target):
         q.refused("sparsity_config", q["sparsity_config"], "a checkpoint that is not sparse")
     groups, packing = [], str(q.get("format", "dense"))
     for group in map(q.inner("config_groups").inner, q.get("config_groups") or {}):
-        fmt = _scheme_format(group.inner("weights"), str(group.get("format") or packing), group.get("input_activations"))
+        how = str(group.get("format") or packing), group.get("input_activations")
+        fmt = _scheme_format(group.inner("weights"), *how)
         targets = group.get("targets") or ["Linear"]
         hits = names.meant([t for t in targets if t not in names.types], as_target)
         groups.append((hits, names.types.intersection(targets), fmt))
@@ -208,7 +212,7 @@ def _compressed(q, names, ignored=as_target):
         return next(iter([*named, *(f for _, types, f in groups if types.intersection(m.types))]), None)
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #32322c89
+# %% ../../nbs/work/stored_weights.ipynb #2f920072
 _modelopt_formats = dict(
     FP8=Format(8, **_per_tensor, scale=4, fixed=4, math=fp8_math), FP8_PB_WO=Format(8, 128, 128, scale=4),
     FP8_PER_CHANNEL_PER_TOKEN=Format(8, scale=4, math=fp8_math), MXFP8=Format(8, 32, scale=1, math=fp8_math),
@@ -223,14 +227,15 @@ def _modelopt(q, names):
     stays = names.meant(q.first("exclude_modules", "ignore", default=()), as_wildcard)
     def named(q):
         algo, group = str(q.get("quant_algo")).upper(), q.size("group_size", default=-1)
-        if algo not in _modelopt_formats: q.refused("quant_algo", q.get("quant_algo"), "one of " + ", ".join(_modelopt_formats))
+        valid = "one of " + ", ".join(_modelopt_formats)
+        if algo not in _modelopt_formats: q.refused("quant_algo", q.get("quant_algo"), valid)
         fmt = _modelopt_formats[algo]
         return replace(fmt, group=group) if group and fmt.group and algo != "FP8_PB_WO" else fmt
     layers = {k: v for k, v in q.inner("quantized_layers").items() if k != "quant_method"}
     default = _all_but(stays, None if layers else named(q))
     return _by_entry(q, names, layers, as_wildcard, lambda of: named(_Settings(q | of)), default)
 
-# %% ../../nbs/work/stored_weights.ipynb #d82ebc4c
+# %% ../../nbs/work/stored_weights.ipynb #cbc0d014
 _ao_formats = dict(
     int4weightonly=Format(4, 128, scale=4), int8weightonly=Format(8), float8weightonly=Format(8, scale=4),
     int8dynamicactivationint8weight=Format(8, math="int8"), int8dynamicactivationint4weight=Format(8, 32),
@@ -265,7 +270,7 @@ def _torchao(q, names):
     def default(m): return None if lies_in(m.module, stays) or m.is_table and not tables else whole
     return _by_entry(q, names, {k.removesuffix(".weight"): v for k, v in table.items()}, as_target, of, default)
 
-# %% ../../nbs/work/stored_weights.ipynb #d8b40f30
+# %% ../../nbs/work/stored_weights.ipynb #0d3af6ad
 def _hqq_format(q):
     of = q.inner("weight_quant_params") if "weight_quant_params" in q else q
     bits = of.bits("nbits", "bits", among=(8, 4, 3, 2, 1), default=4)
@@ -286,7 +291,7 @@ def _hqq(q, names):
         dict.fromkeys(tags, None if own else _hqq_format(given))
     return lambda m: None if m.is_table or tag(m.module) in skipped else formats.get(tag(m.module))
 
-# %% ../../nbs/work/stored_weights.ipynb #7ec51d1b
+# %% ../../nbs/work/stored_weights.ipynb #e7648554
 def _aqlm(q, names):
     inputs, outputs, books = (q.size(n, default=d) or 1 for n, d in (
         ("in_group_size", 8), ("out_group_size", 1), ("num_codebooks", 1)))
@@ -330,7 +335,7 @@ def _spqr(q, names):
         return Format(3, scale=0, fixed=whole - m.outputs * m.inputs * 3 / 8)
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #4ac76652
+# %% ../../nbs/work/stored_weights.ipynb #25eb2eea
 def _mxfp4_experts(q, names):
     stays = _staying(q, names)
     return lambda m: _mxfp4 if m.is_expert and not lies_in(m.module, stays) else None
@@ -370,9 +375,9 @@ def _gemma(q, names):
         return replace(found(m), fixed=0) if m.is_table else found(m)
     return format_of
 
-# %% ../../nbs/work/stored_weights.ipynb #4c06f2a2
-_quark_bits = {"fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "fp4": 4, "int3": 3, "int2": 2,
-               "fp6_e3m2": 6, "fp6_e2m3": 6}
+# %% ../../nbs/work/stored_weights.ipynb #6580d082
+_quark_bits = {"fp8_e4m3": 8, "fp8_e5m2": 8, "int8": 8, "uint8": 8, "int4": 4, "uint4": 4, "fp4": 4,
+               "int3": 3, "int2": 2, "fp6_e3m2": 6, "fp6_e2m3": 6}
 
 def _quark_format(q):
     weight = q.get("weight")
@@ -395,16 +400,16 @@ def _quark(q, names):
     table = {k: v for k, v in q.inner("layer_quant_config").items() if k != "quant_method"}
     return _by_entry(q, names, table, as_wildcard, lambda v: _quark_format(_Settings(v)), default)
 
-# %% ../../nbs/work/stored_weights.ipynb #035a6924
+# %% ../../nbs/work/stored_weights.ipynb #0d7802ae
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,
-    "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _plain(Format(8, scale=4, math=fp8_math)), "compressed-tensors": _compressed,
-    "modelopt": _modelopt, "modelopt_fp4": _modelopt, "torchao": _torchao, "hqq": _hqq, "quanto": _quanto,
+    "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _plain(Format(8, scale=4, math=fp8_math)),
+    "compressed-tensors": _compressed, "modelopt": _modelopt, "modelopt_fp4": _modelopt, "torchao": _torchao, "hqq": _hqq, "quanto": _quanto,
     "eetq": _plain(Format(8)), "aqlm": _aqlm, "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts,
     "auto-round": _auto_round, "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits,
     "fouroversix": _four_bits, "quark": _quark, "nvfp4": _plain(_nvfp4), "metal": _affine((2, 4, 8), 64),
     "sinq": _affine((1, 2, 3, 4, 5, 6, 8), 64, per_input=2), "gemma": _gemma}
 
-# %% ../../nbs/work/stored_weights.ipynb #a1cc6ed5
+# %% ../../nbs/work/stored_weights.ipynb #83b36335
 @dataclass(frozen=True)
 class StoredWeights:
     "The weights of a model that are stored in another form than the model has them."
@@ -431,9 +436,10 @@ class StoredWeights:
     def lines(self, dtype:str)->list[str]:
         "Say how a count takes them: `dtype` multiplies. Nothing where no weight is stored in another form."
         if not self.bytes: return self.notes
-        return [f"weights as the checkpoint stores them: matrices in {self.bits} bits, multiplied in {dtype}", *self.notes]
+        stored = f"weights as the checkpoint stores them: matrices in {self.bits} bits, multiplied in {dtype}"
+        return [stored, *self.notes]
 
-# %% ../../nbs/work/stored_weights.ipynb #0b58cf94
+# %% ../../nbs/work/stored_weights.ipynb #3dd71af8
 def quantization_of(config)->dict|None:
     "Return what a configuration of transformers says of its quantization; `None` where it says nothing."
     inner = config.get_text_config() if hasattr(config, "get_text_config") else config
@@ -448,7 +454,8 @@ def _reader(q):
     if not method and ("load_in_4bit" in q or "load_in_8bit" in q): method = "bitsandbytes"
     if method == "gguf": raise ValueError("quantization_config: the types of a gguf file are in the file alone")
     if method in _methods: return _methods[method]
-    raise ValueError(f"quantization_config: quant_method={method!r} is not known; the methods are {', '.join(_methods)}")
+    known = ", ".join(_methods)
+    raise ValueError(f"quantization_config: quant_method={method!r} is not known; the methods are {known}")
 
 def _in_format(names, format_of):
     "Return the stored weights of matrices that have a format."
@@ -462,7 +469,7 @@ def _in_format(names, format_of):
                           for m, f in formats)
     return StoredWeights(found, tuple(used), tuple(names.unknown))
 
-# %% ../../nbs/work/stored_weights.ipynb #3d3d47f3
+# %% ../../nbs/work/stored_weights.ipynb #76a6d4f9
 def stored_weights(
     model:nn.Module,       # Of transformers, as its configuration says
     fmt:Format|None=None,  # Of all matrices but that of the logits; None: as the configuration says
@@ -480,7 +487,7 @@ def stored_weights(
     except (TypeError, KeyError, AttributeError, IndexError) as error:
         raise ValueError(f"quantization_config={found} cannot be read: {type(error).__name__}: {error}") from error
 
-# %% ../../nbs/work/stored_weights.ipynb #8e09071f
+# %% ../../nbs/work/stored_weights.ipynb #3603cb7a
 def stored_without_data(
     model:nn.Module,
 )->StoredWeights:

@@ -15,11 +15,12 @@ from types import SimpleNamespace
 import torch
 from torch import nn
 from torch.nn.functional import pad
+from torch.nn.utils.rnn import PackedSequence
 
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
                                       FakeTensor, _disabled_torch_dispatch_impl, is_traceable_wrapper_subclass,
-                                      tree_map)
+                                      tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
@@ -115,8 +116,6 @@ class FakeTracer(Tracer):
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
-
-    def values_of(self, t): return self.place.values.of(t)
 
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
 
@@ -221,6 +220,9 @@ class _Elsewhere:
 
 def _fake_sample(tree, fake):
     "Return `tree` with fake tensors; objects that hold tensors are copied with them."
+    if any(isinstance(leaf, PackedSequence) for leaf in tree_leaves(tree, lambda x: isinstance(x, PackedSequence))):
+        raise ValueError("the sample is a PackedSequence, whose lengths decide what runs, and tensors without data have "
+                         "none; count_work without a target counts it on a device that is here")
     memo = {id(t): fake(t) for t in tensors_of(tree)}
     plain = int, float, complex, str, bytes, type(None), torch.dtype, torch.device
     return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else

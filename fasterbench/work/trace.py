@@ -32,7 +32,7 @@ from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
-from .rules import has_data, op_name, plain_values, tensors_in
+from .rules import op_name, plain_values, tensors_in, values_of
 from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, region, storage_id,
                                       transferred, unique_bytes)
 from .wire import Sent
@@ -73,7 +73,7 @@ class Call:
     again_flops: float=0             # Of contractions: those of the forward that a backward computes once more
     channels_last: bool=False        # Whether an image among its tensors has this memory format
     transposed: bool=False           # Whether neighbours in the result lie far apart in what is read
-    unmasked: tuple[int, int]|None=(1, 1)  # Of an attention with a mask: pairs that it leaves, of how many; None: unknown
+    unmasked: tuple[int, int]|None=(1, 1)  # Of an attention: pairs that its mask leaves, of how many; None: unknown
 
 # %% ../../nbs/work/trace.ipynb #8ac03db3
 _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
@@ -499,9 +499,18 @@ class Tracer(Watcher):
 
     def run(self, op, args, kwargs): return op(*args, **kwargs)
 
-    def values_of(self, t)->torch.Tensor|None:
-        "Return a tensor with the values of `t`; `None` where they are not known."
-        return t if has_data(t) else None
+    def lesser(self, functions, operands): return min(functions, key=lambda f: self._cost(f, operands))
+
+    def _cost(self, function, operands):
+        "Return the FLOPs and the bytes of `function`, which is run and not recorded."
+        before = dict(vars(self))
+        self._calls, self.memory, self._visits = [], SharedBlocks(), _Visits(self._visits.owners)
+        self.outside, self._unsettled = Outside(self.memory.left), None
+        try:
+            function(*operands)
+            return (sum(c.flops or 0 for c in self.calls),
+                    sum(t.bytes for c in self.calls for t in (*c.reads, *c.writes)))
+        finally: vars(self).update(before)
 
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
 from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
@@ -578,7 +587,7 @@ excluding = -1e4      # What is added to a score so that its weight is zero
 def _unmasked(self, op, args, kwargs):
     "Return how many pairs the mask of an attention leaves, and of how many; `None` where its values are not known."
     masks = [v for a, v in arguments(op, args, kwargs) if a.name in ("attn_mask", "attn_bias", "bias")]
-    masks = [self.values_of(m) for m in masks if isinstance(m, torch.Tensor)]
+    masks = [values_of(m) for m in masks if isinstance(m, torch.Tensor)]
     if not masks: return 1, 1
     if masks[0] is None: return None
     with _disable_current_modes(), torch.no_grad():

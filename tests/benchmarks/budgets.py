@@ -13,7 +13,7 @@ from time import perf_counter
 from fasterbench import count_work
 from fasterbench.checking.budget_figures import counted_figures, ratios_of_rounds
 from fasterbench.checking.budgets import Budget, figures, in_looks, judge
-from fasterbench.checking.check_verb import in_turn, model_of_settings, side
+from fasterbench.checking.versions import in_turn, model_of_settings, side
 
 source = '''
 import torch

@@ -78,7 +78,7 @@ def served(**options):
     return serve(shared/"configs/llama3.1-8b", **options)
 
 def verdicts(path):
-    from fasterbench.checking.check_verb import Verdicts
+    from fasterbench.checking.verdict_view import Verdicts
     return Verdicts(*pickle.loads(path.read_bytes()))
 
 def views(kept):

@@ -256,6 +256,20 @@ def test_times_land_where_they_were_spent():
     naps.check(rows(w.result))
     assert 0.5 < w.result.timing.ratio < 2
 
+@pytest.mark.timed
+def test_the_first_calls_are_not_the_program(monkeypatch):
+    "The first 15 calls take 30 ms, all others 2: the time is that of the others, and a second sample is of them."
+    monkeypatch.setattr(watching, "far", 0.25)
+    class Warming(nn.Module):
+        def __init__(self): super().__init__(); self.layer, self.calls = nn.Linear(4, 4), 0
+        def forward(self, x): self.calls += 1; time.sleep(0.03 if self.calls <= 15 else 0.002); return self.layer(x)
+    model = Warming()
+    with watch(model, every=1000, peaks=peaks) as w, torch.no_grad():
+        for _ in range(80): model(torch.ones(4))
+    assert len(w.series) >= 2 and w.series[0]["step_time_s"] >= 0.03 > w.result.timing.end_to_end_s >= 0.002
+    assert w.result.notes[0].startswith("time: median of ") and w.result.program.time_s == w.result.timing.end_to_end_s
+    assert fasterbench.from_json(w.result.to_json()) == w.result
+
 # ---- parts of a model
 
 def linear(batch, inner, outer, gradients): return gradients * 2 * batch * inner * outer      # contractions of one layer, by hand

@@ -14,7 +14,7 @@ cache_names = "cache", "past_key_values", "cache_params"    # the first from tra
 import serve as benchmark
 from fasterbench import HardwarePeaks, from_json
 from fasterbench.serving.serve import serve
-from fasterbench.serving.serve_work import Stored, experts_read, stored_as
+from fasterbench.serving.serve_work import experts_read, stored_as
 from fasterbench.serving.serve_work import ModelWithoutData, language_model, one_of_each
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
@@ -191,16 +191,18 @@ def test_window_by_hand(context):
     assert ModelWithoutData(language_model(config)).prefill(context).cache.pairs == 2*L*32*seen*2
 
 def test_quantization_in_the_configuration():
-    config = hand["llama"][0] | dict(quantization_config=dict(quant_method="gptq", bits=4, group_size=32))
-    assert stored_as(None, transformers.LlamaConfig(quantization_config=config["quantization_config"])) == Stored(4, 32, 4, ("head",))
-    floats = dict(quant_method="mxfp4", modules_to_not_convert=["model.layers.*.self_attn", "model.layers.*.mlp.router", "lm_head"])
-    assert stored_as(None, transformers.LlamaConfig(quantization_config=floats)) == Stored(4, 32, 1, ("self_attn", "mlp.router", "lm_head"))
-    blocks = dict(quant_method="fp8", weight_block_size=[128, 128])
-    assert stored_as(None, transformers.LlamaConfig(quantization_config=blocks)) == Stored(8, 128 * 128, 4, ("head",))
-    model = serve(config, prompt, new, 1, "H100")
-    matrices = L * (attn + 3*H*I)
-    assert model.held_bytes == matrices * (4 / 8 + 4 / 32) + 2 * (2*V*H + (2*L + 1) * H)
-    with pytest.raises(ValueError, match="int4/128"): stored_as("int5")
+    "Groups of 32 with a scale in 16 bits and a zero in 4, in each layer by its own name; other formats: nbs/work/stored_weights.ipynb."
+    stored = dict(quant_method="gptq", bits=4, group_size=32)
+    model = serve(hand["llama"][0] | dict(quantization_config=stored), prompt, new, 1, "H100")
+    matrices, others = L * (attn + 3*H*I), 2 * (2*V*H + (2*L + 1) * H)
+    assert model.held_bytes == matrices * (4 / 8 + 2.5 / 32) + others
+    for layer in range(L):
+        stays = dict(stored, dynamic={rf"-:model\.layers\.{layer}\.mlp.*": {}})
+        held = serve(hand["llama"][0] | dict(quantization_config=stays), prompt, new, 1, "H100").held_bytes
+        assert held == (matrices - 3*H*I) * (4 / 8 + 2.5 / 32) + 2 * 3*H*I + others
+    with pytest.raises(ValueError, match="int4/128"): stored_as("int5", language_model(hand["llama"][0]))
+    with pytest.raises(ValueError, match="'mystery' is not known.*weights='int4/128'"):
+        serve(hand["llama"][0] | dict(quantization_config=dict(quant_method="mystery")), prompt, new, 1, "H100")
 
 def test_a_cache_of_other_elements_is_written_so():
     "A prompt and a token write keys and values in the bytes of the cache; ids take 8 B for each token, logits 2 B for each of the last."
@@ -370,19 +372,22 @@ def test_math_and_formats():
 def test_devices_and_degrees():
     "The largest batch within a time per token: it is within, one more is not; the price by hand."
     big = hand["llama"][0] | dict(hidden_size=2048, intermediate_size=5504, num_attention_heads=16, num_hidden_layers=24)
-    found = serve(big, 1024, 256, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], tensor_parallel=(1, 2), tpot=0.01, price=3.6)
+    found = serve(big, 1024, 256, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"], tensor_parallel=(1, 2), tpot=0.01, price=[3.6, 1.8])
     assert [(o.device, o.devices) for o in found.options] == [(d, n) for d in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
     o = found.options[0]
     at = lambda b: serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
     assert at(o.batch) <= 0.01 < at(o.batch + 1) and o.batch < o.most_batch
-    assert o.expected_price == pytest.approx(3.6 / 3600 / (o.batch / o.expected_s) * 1e6)
+    # all its time is paid by its prompts and its tokens: 1024 and 256 of a request
+    assert 1024 * o.input_price + 256 * o.output_price == pytest.approx(3.6 / 3600 / (o.batch / o.expected_s) * 256 * 1e6)
+    assert [p.price for p in found.options] == [3.6, 3.6, 1.8, 1.8] and [p.checked for p in found.options] == [True, True, False, False]
+    assert sum(o.parts_s.values()) == pytest.approx(o.expected_s) and f"per output token {o.expected_s * 1e3:.2f} ms = " in found.told[2]
     two = found.options[1]
     assert two.expected_per_device == pytest.approx(two.batch / two.expected_s / 2)
     assert "time per token at most 10.00 ms" in " ".join(found.text().split()) and len(found.csv().splitlines()) == 5
     assert any("bandwidth between devices unknown" in n for n in found.notes)
     one, two = serve(big, 1024, 256, tpot=0.01), serve(big, 1024, 256, 4, tensor_parallel=[2])  # one row each, by what was asked
     assert one.options[0].batch == o.batch and [(o.devices, o.batch) for o in two.options] == [(2, 4)]
-    for how, word in ((dict(batch=(1, 8), on=["H100"]), "one batch size"), (dict(batch=4, tpot=0.01), "which searches for the batch"), (dict(on=[]), "at least one"),
+    for how, word in ((dict(price=[1, 2]), "one price is needed"), (dict(batch=4, tpot=0.01), "which searches for the batch"), (dict(on=[]), "at least one"),
                       (dict(on=["H100", "L40S"], batch=4, measured={4: 100.0}), "one device")):
         with pytest.raises(ValueError, match=word): serve(big, 1024, 256, **how)
 

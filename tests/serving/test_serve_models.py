@@ -164,4 +164,4 @@ def test_saved_results_of_serving_are_read(tmp_path):
 
 @pytest.mark.parametrize("text", ("int4/7", "int4/0", "int4/", "int8/12", "int4/-8", "int4/4"))
 def test_groups_that_no_format_has_are_refused(text):
-    with pytest.raises(ValueError, match="a power of two from 8 on"): stored_as(text)
+    with pytest.raises(ValueError, match="a power of two from 8 on"): stored_as(text, None)

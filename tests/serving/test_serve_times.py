@@ -13,7 +13,8 @@ from fasterbench.predicting.expected import AttentionKernel, Chip
 from fasterbench.roofs.hardware import Ceiling
 from fasterbench.serving.serve_times import (Heads, Product, ServedTimes, attention_of_forward, heads_of, others_time, products_of,
                                              products_time, reduce_time)
-from fasterbench.serving.serve_work import CacheContents, KeptByLayers, StepWork, Stored, Weight
+from fasterbench.serving.serve_work import CacheContents, KeptByLayers, StepWork, Weight
+from fasterbench.work.stored_weights import StoredWeights
 
 bf16, fp8 = "bfloat16", "float8_e4m3fn"
 def roofs(flops=1e14, bandwidth=1e11):
@@ -94,17 +95,20 @@ def test_heads_are_those_of_the_cache():
 def test_products_are_those_that_an_engine_runs():
     """Queries, keys and values are one product, and so are gate and up: they read one input. What comes last in a module is a product
     of its own. Experts are one for each. Tables and vectors are none."""
-    def weight(name, *shape, role="matrix", **more): return Weight(f"layers.0.{name}.weight", role, shape, 2, 4, **more)
+    def weight(name, *shape, role="matrix", **more): return Weight(tuple(f"layers.{i}.{name}.weight" for i in range(4)), role, shape, 2, **more)
     weights = [weight("attn.q", 64, 64), weight("attn.k", 32, 64), weight("attn.v", 32, 64), weight("attn.o", 64, 64),
                weight("mlp.gate", 96, 64), weight("mlp.up", 96, 64), weight("mlp.down", 64, 96), weight("norm", 64, role="other"),
                weight("embed", 320, 64, role="rows"), weight("moe.experts", 8, 48, 64, role="experts", chosen=2)]
     work = step(1, 72, (), {}, 4, weights)
     expected = [Product(64, 48, 4, 2, False, 8, 2),
                 Product(64 + 32 + 32, 64, 4, 2, False), Product(64, 64, 4, 2, False), Product(96 + 96, 64, 4, 2, False), Product(64, 96, 4, 2, False)]
-    assert products_of(work, Stored()) == expected
-    eight = products_of(work, Stored(8))        # one byte, and a scale of 2 B for each row: 2 / 64 B for an element
+    assert products_of(work, StoredWeights()) == expected
+    def packed(w): return math.prod(w.shape) + 2 * math.prod(w.shape[:-1])    # one byte, and a scale of 2 B for each row
+    eight = products_of(work, StoredWeights({n: packed(w) for w in weights if w.role in ("matrix", "experts") for n in w.names}))
     assert [p.stored for p in eight] == [1 + 2 / 64, 1 + 2 / 64, 1 + 2 / 64, 1 + 2 / 64, 1 + 2 / 96] and all(p.quantized for p in eight)
     assert [p.columns for p in eight] == [p.columns for p in expected]
+    one = products_of(work, StoredWeights({"layers.3.mlp.down.weight": 64 * 96}))          # in one of the four layers
+    assert [p for p in one if p not in expected] == [Product(64, 96, 3, 2, False), Product(64, 96, 1, 1, True)]
 
 # -- attention ------------------------------------------------------------------------------------------------------
 
