@@ -9,7 +9,7 @@ __all__ = []
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from .core.features import from_elsewhere, names_of, own_names
+from .core.features import from_elsewhere, public_names, own_names
 
 __version__ = "0.2.0"
 
@@ -78,7 +78,7 @@ def __getattr__(
     name:str, # A public name
 ):
     "Import the module that `name` lives in, and return it."
-    home = _homes.get(name) or (None if name.startswith("_") else names_of(from_elsewhere()).get(name))
+    home = _homes.get(name) or (None if name.startswith("_") else public_names(from_elsewhere()).get(name))
     if home is None:
         raise AttributeError(f"module 'fasterbench' has no attribute {name!r}; it has {', '.join(__all__)}")
     from fasterbench.core.docments import documented

@@ -6,14 +6,14 @@ from importlib import import_module
 
 import fasterbench
 from fasterbench.core.docments import commented
-from fasterbench.core.features import declared
+from fasterbench.core.features import own_features
 
 wings = dict(core="what everything else stands on", engine="running a model and leaving it as it was",
              work="what has to be done", timing="how long it took",
              roofs="what the device allows, and a row of work under it", probes="measuring what the device allows",
              views="what people look at", analysis="the roofline of a model")
 at_top = dict(analysis=["fasterbench.roofline", "fasterbench.compute"])   # modules of a wing that stand beside the wings
-features = {name: inspect.getdoc(feature) for name, feature in declared().items()}
+features = {name: inspect.getdoc(feature) for name, feature in own_features().items()}
 empty = inspect.Parameter.empty
 
 def modules(wing):

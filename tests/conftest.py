@@ -176,7 +176,8 @@ def pytest_terminal_summary(terminalreporter):
     stats, cells = terminalreporter.stats, cells_of(terminalreporter.getreports("passed"))
     ran = several(len(stats.get("passed", ())) + len(stats.get("failed", ())), "test") + (f" and {several(cells['executed'], 'cell')} of notebooks" if cells else "")
     higher = dict(all=cells["heavy"], nightly=cells["weekly"])
-    adds = [f"FASTERBENCH_TESTS={level} adds {several(left_out[level], 'test')} and {several(higher[level], 'cell')}" for level in higher if left_out[level] or higher[level]]
+    more = {level: [several(n, what) for n, what in ((left_out[level], "test"), (higher[level], "cell")) if n] for level in higher}
+    adds = [f"FASTERBENCH_TESTS={level} adds {' and '.join(counts)}" for level, counts in more.items() if counts]
     lacks = Counter(str(r.longrepr[-1]).removeprefix("Skipped: ") for r in stats.get("skipped", ()))
     lacks += Counter({"no GPU": cells["cuda"]})
     terminalreporter.write_line("; ".join([f"{ran} ran", *adds]) + ".")

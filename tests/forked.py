@@ -85,7 +85,7 @@ def serve(folder, starter):
     try:
         with socket_in(folder, kind) as path: server = Server(path, Jobs)
         server.serve_forever()
-    except (KeyboardInterrupt, FileNotFoundError): pass                                # the run was ended, or is over
+    except (KeyboardInterrupt, FileNotFoundError): os._exit(0)                          # the run was ended, or is over
 
 # ---- in the tests
 

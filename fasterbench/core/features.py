@@ -19,7 +19,7 @@ from .warnings import UnknownWarning, warn
 _package = Path(find_spec("fasterbench").submodule_search_locations[0])
 
 @cache
-def declared()->dict[str, ModuleType]:
+def own_features()->dict[str, ModuleType]:
     "Return the features of this package by name: folders whose `__init__` says what they need."
     folders = sorted(p.parent.name for p in _package.glob("*/__init__.py"))
     found = {f: import_module(f"fasterbench.{f}") for f in folders}
@@ -27,8 +27,8 @@ def declared()->dict[str, ModuleType]:
 
 def _missing(feature):
     "Return the folder that lacks, of this one and those that it needs; `None` where all are there."
-    needed = [feature, *getattr(declared().get(feature), "needs", ())]
-    return next((f for f in needed if f not in declared()), None)
+    needed = [feature, *getattr(own_features().get(feature), "needs", ())]
+    return next((f for f in needed if f not in own_features()), None)
 
 def is_there(
     feature:str, # A folder of the package
@@ -52,7 +52,7 @@ def from_elsewhere()->dict[str, ModuleType]:
             warn(f"{point.name} of {point.value} is no feature: {type(error).__name__}: {error}", UnknownWarning)
     return found
 
-def names_of(
+def public_names(
     features:dict, # Module by name
 )->dict[str, str]:
     "Return the module of each public name."
@@ -61,11 +61,11 @@ def names_of(
 
 def own_names()->dict[str, str]:
     "Return the module of each public name of the features that are there."
-    return names_of({name: feature for name, feature in declared().items() if is_there(name)})
+    return public_names({name: feature for name, feature in own_features().items() if is_there(name)})
 
 def verb_modules()->list[str]:
     "Return the modules of features that register verbs of the command line."
-    there = [feature for name, feature in declared().items() if is_there(name)]
+    there = [feature for name, feature in own_features().items() if is_there(name)]
     files = [(f, p.stem) for f in (*there, *from_elsewhere().values())
              for p in sorted(Path(f.__file__).parent.glob("*_verb.py"))]
     return [f"{feature.__name__}.{stem}" for feature, stem in files]

@@ -357,9 +357,9 @@ def predict(
 def _step_facts(program, sample, work, printed, tf32):
     "Return what a step works on, and the share of the datasheet's peak that model and hardware FLOPs reach."
     n, unit = tokens_of(sample, work.trace)
-    flops, known = {k: sum(of.values()) for k, of in contractions_of(work).items()}, not program.is_range
-    if not (known and program.time_s and flops.get("hardware")): return dict(work=n, unit=unit)
-    by_dtype = contractions_of(work)["hardware"]
-    dtype = max(by_dtype, key=by_dtype.get)
+    flops, facts = contractions_of(work), dict(work=n, unit=unit)
+    if program.is_range or not program.time_s or not flops.get("hardware"): return facts
+    dtype = max(flops["hardware"], key=flops["hardware"].get)
     could = program.time_s * printed.flops_of(dtype, dtype == "float32" and bool(tf32))
-    return dict(work=n, unit=unit, mfu=flops["model"] / could, hfu=flops["hardware"] / could)
+    return facts | {name: sum(flops[kind].values()) / could for name, kind in (("mfu", "model"), ("hfu", "hardware"))
+                    if kind in flops}

@@ -23,6 +23,7 @@ from ..views.origin import batch_of
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
 def _done(batch, result):
     "Return how much a run works on, and what: the tokens of its sample, else its samples."
+    if step := result.environment.get("step"): return step["work"], step["unit"]
     ids = [t["shape"] for t in result.sample if t.get("dtype") in ("int64", "int32")]
     return (prod(ids[0]), "tokens") if ids else (batch, "samples")
 
@@ -45,13 +46,16 @@ def _with_answers(rows, results):
     "Return the rows with the model FLOPs utilization of each training step, and the largest batch where it is known."
     steps = [r.environment["step"] for _, r in results]
     columns = dict(MFU=[percent_text(s["mfu"]) if "mfu" in s else "?" for s in steps])
-    if any("largest_batch" in s for s in steps): columns["fits up to"] = [str(s.get("largest_batch", "")) for s in steps]
-    return [[*row, *cells] for row, cells in zip(rows, [list(columns), *zip(*columns.values())])]
+    if any("largest_batch" in s for s in steps):
+        columns["fits up to"] = [str(s.get("largest_batch", "")) for s in steps]
+    more = [list(columns), *zip(*columns.values())]
+    return [[*row[:-1], row[-1].partition(" (")[0], *cells] for row, cells in zip(rows, more)]
 
-def _factors(results):
-    "Return a line on how many times as fast each further device is as the first, for one batch on each; with its range."
+def _speed_factors(results):
+    "Return a line per further device: how many times as fast it is as the first at the same batch, with the range."
     (batch, first), *others = results
-    if first.program.is_range or any(n != batch or r.program.is_range or not r.program.time_s for n, r in others): return []
+    programs = [r.program for _, r in results]
+    if any(p.is_range or not p.time_s for p in programs) or any(n != batch for n, _ in others): return []
     def faster(r):
         a, b = first.program, r.program
         half = hypot(*(log(p.interval_s[1] / p.time_s) for p in (a, b) if p.interval_s))
@@ -80,7 +84,7 @@ def _batch_table(results, caveats):
     if all("step" in r.environment for _, r in results): rows = _with_answers(rows, results)
     further = [line for line in caveats if "Predicted for" not in line]          # whose figures are in the rows
     if several: rows = [[name, *row] for name, row in zip(["device", *(_predicted_for(r) for _, r in results)], rows)]
-    above = [f"{results[0][1].model} on {', '.join(devices)}", *_factors(results)]
+    above = [f"{results[0][1].model} on {', '.join(devices)}", *_speed_factors(results)]
     above += [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
               for k, (_, r) in devices.items()]
     below = [*(f"batch {batch}: {r.notes[0]}" for batch, r in devices.values()), *further]

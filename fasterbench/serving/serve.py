@@ -103,7 +103,7 @@ def least_memory_time(
 
 # %% ../../nbs/serving/serve.ipynb #06035e09
 # Devices of published runs, of servers and of programs that only decode
-_checked = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200"
+_checked_servers = "NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA B200", "NVIDIA GB200"
 _checked_bare = "NVIDIA A100-SXM4-80GB", "AMD Instinct MI250X"
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ class _Server:
     def checked(self)->bool:
         "Whether published runs on this device were compared."
         device = listed_device(self.peaks)
-        return device is not None and device.name in (_checked_bare if self.engine == "bare" else _checked)
+        return device is not None and device.name in (_checked_bare if self.engine == "bare" else _checked_servers)
 
     @cached_property
     def _prompt_s(self):
@@ -225,8 +225,9 @@ def _weight_bytes(model, layout, works):
     return read + max(rest, 0.0)
 
 _published = "1403 published runs of four models on H100, H200, B200 and GB200"
-_requests_checked = ("Requests/s had a median error of 10 %, with 91 % inside the interval of the time per token; the time "
-                     "to the first token has a limit alone, as estimates of the wait failed on models left out")
+_requests_checked = ("Requests/s had a median error of 10 %, with 91 % inside the interval of the time per token; "
+                     "the time to the first token has a limit alone, as estimates of the wait failed on models "
+                     "left out")
 _published_bare = "15 published decode rates of gpt-fast on A100 and MI250X; p10 and p90 of decode are those of servers"
 
 def _uneven_heads(asked, work, devices):
@@ -363,13 +364,13 @@ def serve(
     measured = _measured(measured, several, batches)
     _check_server(cache_bytes, split_head, network, engine, reserve)
     counted = _counted(model_or_config, prompt, new)
-    prices = _prices(price, len(places))
+    prices = _price_of_each(price, len(places))
     servers = [_server(counted, where, (weights, cache_bytes, n, split_head), network, math, engine, reserve)
                for where, n in product(places, degrees)]
     if not several: return _result(counted, batches, servers[0], measured)
     return _series(counted, servers, batches, tpot, [p for p in prices for _ in degrees])
 
-def _prices(price, devices):
+def _price_of_each(price, devices):
     "Return a price for each of the devices, of one or of as many; `None` where there is none."
     if price is None: return [None] * devices
     given = list(price) if isinstance(price, (list, tuple)) else [price]

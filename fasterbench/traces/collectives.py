@@ -114,7 +114,7 @@ def _listed_values(text):
     except ValueError: return []
     return found if isinstance(found, list) else []
 
-def _place_in_group(rank, members, group_size, world):
+def _place_among(rank, members, group_size, world):
     "Return which rank of its group a rank is; `None` where the trace does not say it."
     listed = _listed_splits(members)
     if listed and rank in listed: return listed.index(rank)
@@ -143,7 +143,7 @@ def _transfer(trace, i, around, rank, splits, peaks):
     group, size, members = (about.group, about.group_size, about.members) if about else ("", 0, "")
     own_rank = rank if trace.rank is None else trace.rank
     size = size if size > 0 else None
-    place = _place_in_group(trace.rank, members, size or trace.ranks, trace.ranks)
+    place = _place_among(trace.rank, members, size or trace.ranks, trace.ranks)
     return Transfer(own_rank, kind or _kind_of_kernel(kernel.name), group or "", nbytes, origin + kernel.start,
                     origin + kernel.end, dtype, size, kernel.name, i, members or "", trace.ranks,
                     _part_away(splits, place))

@@ -36,7 +36,7 @@ def _whose(records, own, starts):
     if len(starts) == len(own) and all(b <= s for b, s in zip(begins, starts)): return own
     return [own[max(bisect_right(begins, s) - 1, 0)] for s in starts]
 
-def _apart(records, activities, field, first):
+def _with_single_ids(records, activities, field, first):
     """Return records and activities whose ids, `field` of an activity, occur once, what each new id was, and how many
     activities were in doubt."""
     several, new = _several(records), {}
@@ -56,8 +56,8 @@ def _apart(records, activities, field, first):
 def _with_own_ids(trace):
     "Return `trace` with ids that occur once."
     first = 1 << 41
-    launches, activities, new, doubtful = _apart(trace.launches, trace.activities, "id", first)
-    operators, activities, _, linked = _apart(trace.operators, activities, "link", first + len(new))
+    launches, activities, new, doubtful = _with_single_ids(trace.launches, trace.activities, "id", first)
+    operators, activities, _, linked = _with_single_ids(trace.operators, activities, "link", first + len(new))
     if not doubtful + linked: return trace
     return replace(trace, launches=launches, operators=operators, activities=activities, renumbered=new,
                    doubts=trace.doubts + Counter({ids_twice: max(doubtful, linked)}))

@@ -26,6 +26,7 @@ from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, source_of, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, parts
+from .trace_work import reasons
 from .trace_rows import left_out, mean_row, reduced
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.point import is_waiting
@@ -140,6 +141,9 @@ def _unknown_notes(found):
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     notes = [f"{why}: {_of_window(rest, total)}" for why, rest in by_reason.items()]
     if "no shapes recorded" in by_reason: notes.append(f"{snippet} records shapes and modules")
+    if reasons["graph"] in by_reason:
+        notes.append(f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; "
+                     "the tutorial on a serving engine's trace shows it")
     return notes
 
 def _trace_notes(found):
@@ -194,7 +198,7 @@ def _whole(found, ops, idle, peaks, n):
 def _recorded_environment(found, device):
     "Return what is said once for all rows."
     file = Path(found[0].source).name if len(found) == 1 else f"{len(found)} traces"
-    about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks)
+    about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks, no_roofs=found[0].no_roofs)
     return {k: v for k, v in about.items() if v}
 
 def _unknown_operators(found):

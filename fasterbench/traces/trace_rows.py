@@ -221,6 +221,7 @@ class Reduced:
     transfers: list=field(default_factory=list) # Of each communication kernel
     idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
     memory: Memory|None=None    # What the allocator had given out; None: not recorded
+    no_roofs: str=""            # Why there are none, and what gives some
 
 # %% ../../nbs/traces/trace_rows.ipynb #c31655b6
 two_devices = " and "      # Between the names of devices that differ
@@ -368,7 +369,7 @@ def reduced(
     name = name or _device_name(trace)
     seconds, spent = attributed(trace, found)
     calls, others = _gather(trace, found)
-    peaks, notes = _datasheet_roofs(peaks, name, calls)
+    peaks, notes, no_roofs = _datasheet_roofs(peaks, name, calls)
     trace = _with_possible_copies(trace, peaks)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
     sent = transfers(trace, 0, peaks)
@@ -379,7 +380,7 @@ def reduced(
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
                    trace.notes + notes, trace.doubts,
                    model or _model_name(trace, found, seconds),
-                   sent, idle_before(trace, found), recorded_memory(trace))
+                   sent, idle_before(trace, found), recorded_memory(trace), no_roofs)
 
 def _with_possible_copies(trace, peaks):
     "Return `trace` without sizes of copies that its device cannot have moved in their time."
@@ -432,23 +433,23 @@ def _model_name(trace, found, seconds):
     return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)
 
 def _datasheet_roofs(peaks, name, calls):
-    "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, and notes on them."
-    if peaks is not None or name == "cpu": return peaks, []
+    "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, notes on them, and why none."
+    if peaks is not None or name == "cpu": return peaks, [], ""
     measured = "--peaks FILE gives measured ones"
-    if not name: return None, [f"no roofs: the trace names no device; --on NAME does, {measured}"]
-    if two_devices in name: return None, [f"no roofs: kernels ran on different devices, {name}; --on NAME takes one for all"]
+    if not name: return None, [], f"the trace names no device; --on NAME does, {measured}"
+    if two_devices in name: return None, [], f"kernels ran on different devices, {name}; --on NAME takes one for all"
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
     for dtype in [d for d, w in weight.most_common() if w and d] + [None]:
         try: found = datasheet_peaks(name, dtype)
         except ValueError: continue
         if found is None:
-            return None, [f"no roofs: {match_device(name).caveat}; --on NAME names it, {measured}"]
+            return None, [], f"{match_device(name).caveat}; --on NAME names it, {measured}"
         caveat = found.environment.get("caveat")
         told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({caveat})" if caveat else "")
         plain = {k: v for k, v in found.environment.items() if not isinstance(v, dict)}
-        return replace(found, environment=plain), [told]
-    return None, []
+        return replace(found, environment=plain), [told], ""
+    return None, [], ""
 
 # %% ../../nbs/traces/trace_rows.ipynb #bf486180
 @dataclass

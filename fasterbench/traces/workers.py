@@ -15,7 +15,7 @@ from time import sleep
 from ..timing.machine_load import _cpus
 
 # %% ../../nbs/traces/workers.ipynb #73babff6
-def _follow(parent):
+def _end_with(parent):
     "End this process once its parent has ended."
     while os.getppid() == parent: sleep(0.5)
     os._exit(1)
@@ -23,7 +23,7 @@ def _follow(parent):
 def _hand_on(one, source, pipe, parent):
     "In a worker: send what `one` makes of a source, or its error."
     for number in (signal.SIGTERM, signal.SIGINT): signal.signal(number, signal.SIG_DFL)
-    Thread(target=_follow, args=(parent,), daemon=True).start()
+    Thread(target=_end_with, args=(parent,), daemon=True).start()
     try: pipe.send((one(source), None))
     except Exception as error: pipe.send((None, error))
 

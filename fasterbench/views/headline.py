@@ -241,7 +241,7 @@ def time_division(result)->list[str]:
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
-    if result.peaks is None: return lines
+    if result.peaks is None: return lines + [f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why]
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
     return [*lines, *step_answer(result), *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 

@@ -58,6 +58,8 @@ def _last_difference(paths):
     found = range(2, max(map(len, paths)) + 1)
     return next((k for k in found if len({p[-k] if k <= len(p) else "" for p in paths}) > 1), 0)
 
+def _without_count(name): return re.sub(r" ×\d+$", "", name)
+
 def _is_path(name): return not re.search(r"[<(:/]| (?!×\d+$)", name)
 
 def told_apart(
@@ -69,7 +71,7 @@ def told_apart(
     split = {n: n.split(".") if _is_path(n) else [n] for n in dict.fromkeys([*names, *others])}
     short = {n: n if len(n) <= width else _path_end(parts, width) if len(parts) > 1 else shortened(n, width)
              for n, parts in split.items()}
-    for alike in grouped(split, short.get).values():
+    for alike in grouped(split, lambda n: _without_count(short[n])).values():
         k = _last_difference([split[n] for n in alike])
         for n in alike:
             if 1 < k <= len(split[n]) and len(n) > width: short[n] = _path_from(split[n], k, width)

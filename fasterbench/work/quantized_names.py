@@ -32,12 +32,12 @@ class Matrix(NamedTuple):
     def is_table(self)->bool: return "Embedding" in self.types
 
 # %% ../../nbs/work/quantized_names.ipynb #e2f2c694
-_roots = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
+_name_roots = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 
 def _spellings(path):
     "Return the names that libraries give the module at `path`, its own first."
-    root = next(r for r in _roots if path.startswith(r))
-    return dict.fromkeys([path, *(r + path.removeprefix(root) for r in _roots)])
+    root = next(r for r in _name_roots if path.startswith(r))
+    return dict.fromkeys([path, *(r + path.removeprefix(root) for r in _name_roots)])
 
 _single_names = dict(gate_up_proj=(("gate_proj", "w1"), ("up_proj", "w3")), down_proj=(("down_proj", "w2"),))
 
@@ -62,13 +62,16 @@ class QuantizedNames:
         self.model, self.matrices, self.unknown, self._of = model, {}, [], {}
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         modules = dict(model.named_modules())
+        self._mixes = bool(getattr(config, "num_local_experts", 0))   # Mixtral and its kin named them otherwise
         for path in modules: self._spell(path)
         for path, module in modules.items(): self._add(path, module, getattr(config, "hidden_size", 0), each)
         self.types = {t for found in self.matrices.values() for m in found for t in m.types}
         self._text = "\n".join(self._of)
 
     def _spell(self, path, *others):
-        for s in (*_spellings(path), *others): self._of.setdefault(s, {})[path] = True
+        found = [*_spellings(path), *others]
+        if self._mixes: found += [s.replace(".mlp", ".block_sparse_moe", 1) for s in found if ".mlp" in s]
+        for s in found: self._of.setdefault(s, {})[path] = True
 
     def _add(self, path, module, hidden, each):
         types = tuple(c.__name__ for c in type(module).__mro__)

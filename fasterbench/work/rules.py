@@ -113,7 +113,7 @@ def assumptions():
     try: yield _assumed.get()
     finally: _assumed.reset(before)
 
-def assume(text:str): 
+def assume(text:str):
     "Note an assumption about data that is not there."
     if (found := _assumed.get()) is not None: found[text] = None
 

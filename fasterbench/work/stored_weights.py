@@ -87,7 +87,7 @@ def _staying(q, names, *fields, always=False):
     stays = names.head if entries is None or always else set()
     return stays | names.meant(entries or (), as_pattern) | names.in_float32
 
-def _plain(fmt): return lambda q, names: _all_but(_staying(q, names), fmt)
+def _one_format(fmt): return lambda q, names: _all_but(_staying(q, names), fmt)
 
 def _by_entry(q, names, table, matches, fmt_of, default):
     "Return what gives a matrix the format of the first entry that names it; `default` gives that of others."
@@ -170,7 +170,7 @@ def _fp8(q, names):
     return format_of
 
 # %% ../../nbs/work/stored_weights.ipynb #fe654395
-_sizes = {"float32": 4, "float8_e4m3fn": 1, "float8_e8m0fnu": 1, "uint8": 1}
+_scale_sizes = {"float32": 4, "float8_e4m3fn": 1, "float8_e8m0fnu": 1, "uint8": 1}
 
 def _scheme_format(weights, packing, inputs):
     "Return the format of weights with a scheme of compressed-tensors; `None` where they stay in 16 bits."
@@ -180,7 +180,7 @@ def _scheme_format(weights, packing, inputs):
     group, strategy = weights.size("group_size", default=-1), weights.get("strategy")
     if floats and bits == 4: return replace(_mxfp4 if "mx" in packing or group == 32 else _nvfp4,
                                             math=fp4_math if inputs else "")
-    scale = _sizes.get(str(weights.get("scale_dtype")).removeprefix("torch."), 2)
+    scale = _scale_sizes.get(str(weights.get("scale_dtype")).removeprefix("torch."), 2)
     packed, math = packing == "pack-quantized", ("float8_e4m3fn" if floats else "int8") if inputs else ""
     zero = 0 if weights.get("symmetric", True) else bits / 8 if packed else 1
     stored = Format(32 / (32 // bits) if packed else 8, scale=scale + zero, math=math,
@@ -191,7 +191,7 @@ def _scheme_format(weights, packing, inputs):
     if strategy in (None, "tensor") and not group: return replace(stored, **_per_tensor)
     return replace(stored, group=group if strategy in (None, "group", "tensor_group") else 0)
 
-def _compressed(q, names, ignored=as_target):
+def _compressed_tensors(q, names, ignored=as_target):
     if q.inner("sparsity_config").get("format", "dense") != "dense":
         q.refused("sparsity_config", q["sparsity_config"], "a checkpoint that is not sparse")
     groups, packing = [], str(q.get("format", "dense"))
@@ -223,7 +223,7 @@ _modelopt_formats = dict(
 def _modelopt(q, names):
     q = _Settings(dict(q) | q.get("quantization", {}))
     if not q.get("quant_algo") and q.get("config_groups"):
-        return _compressed(_Settings(dict(format="float-quantized") | q), names, as_wildcard)
+        return _compressed_tensors(_Settings(dict(format="float-quantized") | q), names, as_wildcard)
     stays = names.meant(q.first("exclude_modules", "ignore", default=()), as_wildcard)
     def named(q):
         algo, group = str(q.get("quant_algo")).upper(), q.size("group_size", default=-1)
@@ -402,11 +402,12 @@ def _quark(q, names):
 
 # %% ../../nbs/work/stored_weights.ipynb #0d7802ae
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,
-    "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _plain(Format(8, scale=4, math=fp8_math)),
-    "compressed-tensors": _compressed, "modelopt": _modelopt, "modelopt_fp4": _modelopt, "torchao": _torchao, "hqq": _hqq, "quanto": _quanto,
-    "eetq": _plain(Format(8)), "aqlm": _aqlm, "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts,
-    "auto-round": _auto_round, "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits,
-    "fouroversix": _four_bits, "quark": _quark, "nvfp4": _plain(_nvfp4), "metal": _affine((2, 4, 8), 64),
+    "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _one_format(Format(8, scale=4, math=fp8_math)),
+    "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "modelopt_fp4": _modelopt,
+    "torchao": _torchao, "hqq": _hqq, "quanto": _quanto, "eetq": _one_format(Format(8)), "aqlm": _aqlm,
+    "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts, "auto-round": _auto_round,
+    "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits, "fouroversix": _four_bits,
+    "quark": _quark, "nvfp4": _one_format(_nvfp4), "metal": _affine((2, 4, 8), 64),
     "sinq": _affine((1, 2, 3, 4, 5, 6, 8), 64, per_input=2), "gemma": _gemma}
 
 # %% ../../nbs/work/stored_weights.ipynb #83b36335

@@ -29,7 +29,8 @@ from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import without_subclasses
 from .doors import as_fake_class
 from .rules import map_tensors, op_name, tensors_in
-from .stand_ins import fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values, quiet_meta
+from .stand_ins import (fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values,
+                                        quiet_meta)
 from .trace import Tracer, from_outside
 from .values import Values, as_with_data
 
@@ -355,8 +356,8 @@ def on_target(
         cast = target.autocast if loss is None else None        # a step enters autocast itself, and leaves it
         args, kwargs = _fake_sample((args, kwargs), place.fake)
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), fakes_in_lists(),
-                        _autocast(place.device.type, cast)): stack.enter_context(context)
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
         with _explained(type(model).__name__): yield args, kwargs, place.tracer, place

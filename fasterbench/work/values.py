@@ -54,8 +54,9 @@ class Values:
 
     def run(self, op, args, kwargs):
         "Run an operator on tensors without data; a question about them is answered, where that is possible."
-        with DisableTorchFunctionSubclass(): values = self._values_of(op, args, kwargs)
-        if values is None: return self._unknown(op, args, kwargs)
+        with DisableTorchFunctionSubclass(): found = self._values_of(op, args, kwargs)
+        if found is None: return self._unknown(op, args, kwargs)
+        values = found[0]                           # `None` of what writes to lists
         try: out = op(*args, **kwargs)
         except (DataDependentOutputException, DynamicOutputShapeException):
             out = map_tensors(lambda t: torch.empty_like(t, device=_device_of(args, kwargs)), values)
@@ -63,7 +64,7 @@ class Values:
         return out
 
     def _values_of(self, op, args, kwargs):
-        "Return what `op` gives for the values of its arguments; `None` where that is not known."
+        "Return what `op` gives for the values of its arguments, in a tuple; `None` where that is not known."
         known = [self.of(t) for t in tensors_in((args, kwargs))]
         if any(v is None for v in known) or not _is_determined(op): return None
         look = self.of
@@ -72,7 +73,7 @@ class Values:
             def look(t): return _first(self.of(t))
         made = (map_tensors(look, _on_cpu(a)) for a in (list(args), kwargs))
         with _disable_current_modes(), torch.no_grad():
-            try: return op(*next(made), **next(made))
+            try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
 
     @without_subclasses

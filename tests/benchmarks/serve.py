@@ -49,11 +49,15 @@ def server_runs(every=1, lengths=()):
         if ttft > 0.5 * all_prompts.expected_s + 1: left["waiting"] += 1; continue
         found.append(dict(model=model, device=r["system"].split("_")[0], engine=r["backend"], precision=r["precision"] or "bf16",
                           devices=devices, batch=batch, prompt=int(r["isl"]), new=int(r["osl"]), measured=tpot, ttft=ttft,
-                          limit=p.limit_s, prefill_limit=server.point(("prefill", ""), 1).limit_s, parts=p.parts_s))
+                          requests=p.requests_per_s, limit=p.limit_s, prefill_limit=server.point(("prefill", ""), 1).limit_s, parts=p.parts_s))
     return found, left
 
+def answered(run):
+    "Requests per second of a published run, by its measured times."
+    return run["batch"] / (run["ttft"] + (run["new"] - 1) * run["measured"])
+
 def servers(given):
-    from math import log
+    from math import exp, log
     from statistics import median
     from fasterbench.predicting.expected import z80
     from fasterbench.serving.serve_times import server, server_spread
@@ -78,6 +82,9 @@ def servers(given):
         for name, rows in sorted(groups.items()): line(f"{name}{' devices' if keys == ('devices',) else ''}", rows)
     needed = sorted(abs(log(total(r) / r["measured"])) for r in runs)[int(0.8 * len(runs))] / z80
     print(f"an interval that holds 80 % needs a deviation of {needed:.2f}; the model says {sigma:.2f}")
+    off = [log(r["requests"] / answered(r)) for r in runs]
+    print(f"requests per second: median error {median(abs(exp(x) - 1) for x in off):.1%}, "
+          f"{sum(abs(x) <= z80 * sigma for x in off) / len(off):.0%} inside the interval of the time per token")
     print(f"prefill: {sum(r['prefill_limit'] > r['ttft'] for r in runs)} first tokens came before the limit of their prompt")
     print("the ladder:", end="")
     names = ["products", "attention", "others", "reduce", "prefills", "server"]

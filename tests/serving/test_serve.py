@@ -339,6 +339,8 @@ def test_servers():
     assert not [r for r in runs if r["limit"] > r["measured"] or r["prefill_limit"] > r["ttft"]]
     off = sorted(abs(sum(r["parts"].values()) / r["measured"] - 1) for r in runs)
     inside = [abs(log(sum(r["parts"].values()) / r["measured"])) <= z80 * server_spread["decode"].value for r in runs]
+    rates = sorted(abs(r["requests"] / benchmark.answered(r) - 1) for r in runs)
+    assert rates[len(rates) // 2] < 0.14
     assert off[len(off) // 2] < 0.14 and 0.75 < sum(inside) / len(inside) < 0.95      # wide enough for a model and an engine left out
 
 def test_expected_time_by_hand():

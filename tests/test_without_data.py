@@ -1,0 +1,147 @@
+"""A figure without data is the one with data, or a bound whose side is said."""
+import pytest, torch
+import torch.nn.functional as F
+from conftest import nightly_only
+from memory_cases import cases, prepared, whole
+from torch import nn
+from torch._higher_order_ops.map import map as each
+
+from fasterbench import count_work
+from fasterbench.work.rules import experts_read, filled_groups, least_experts, routed_evenly
+from fasterbench.work.target import Target
+from test_zoo import families
+
+cpu = Target("cpu")
+targets = dict(cpu=cpu, cuda=Target("cuda", "sm90"))
+
+class Calls(nn.Module):
+    def __init__(self, f, **held):
+        super().__init__()
+        self.f = f
+        for name, value in held.items(): setattr(self, name, value)
+    def forward(self, *args): return self.f(self, *args)
+
+def alike(model, sample, **how):
+    "Compare a run without data with the same run on data; one that needs data is refused in words."
+    try: there = count_work(model, sample, target=cpu, **how)
+    except ValueError as error:
+        assert "tensors without data do not have" in str(error)
+        return
+    here = count_work(model, sample, **how)
+    assert (there.flops, there.unknown_ops) == (here.flops, here.unknown_ops)
+    assert there.bytes == here.bytes or there.assumptions and there.bytes < here.bytes
+    most, found = here.memory.peak_bytes, there.memory
+    assert found.peak_bytes == most or not found.exact and found.peak_bytes < most
+
+@nightly_only("counts fifty runs twice")
+@pytest.mark.parametrize("name", [*cases, *whole])
+def test_the_cases_of_memory(name):
+    model, sample, how = prepared((cases | whole)[name])
+    alike(model, sample, **how)
+
+@nightly_only("counts sixteen families twice, and their steps")
+@pytest.mark.parametrize("family", families)
+def test_families(family):
+    transformers = pytest.importorskip("transformers")
+    config, settings, model, shapes = families[family]
+    if not hasattr(transformers, config): pytest.skip(f"this transformers has no {config}")
+    torch.manual_seed(0)
+    sample = {k: torch.randint(5, 90, s) if "ids" in k else torch.randn(s) for k, s in shapes.items()}
+    net = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    def loss(out): return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
+    alike(net, sample)
+    alike(net, sample, backward=True, loss=loss)
+
+# ---- answers, guards and masks
+
+@pytest.mark.parametrize("holds", [lambda y: torch.isfinite(y).all(), lambda y: not (torch.isnan(y).any() | torch.isinf(y).any()),
+                                   lambda y: (y.abs() < float("inf")).all(), lambda y: (y == y).all()])
+def test_nothing_overflows_where_nothing_is_known(holds):
+    "16 numbers by 8 weights each, and their biases; a test that fails would clamp."
+    net = Calls(lambda m, x: m.a(x) if holds(m.a(x)) else m.a(x).clamp(-1, 1), a=nn.Linear(8, 8, device="meta"))
+    work = count_work(net, torch.empty(2, 8, device="meta"))
+    assert work.contraction_flops == 2 * 2 * 2 * 8 * 8 and work.assumptions == ("no number is infinite or NaN",)
+
+def test_a_function_of_the_users_hears_nothing():
+    def _shift_right(h): return h if (h.sum(-1) > 0).all() else -h
+    with pytest.raises(ValueError, match="reads what is in a tensor"):
+        count_work(Calls(lambda m, x: _shift_right(x)), torch.empty(2, 4, device="meta"))
+
+def test_a_mask_selects_nothing_at_least():
+    "Zeros are written, 64·64·4 B, and the mask is read, 64·64 B; what it fills is not known."
+    net = Calls(lambda m, x, mask: torch.zeros_like(x).masked_fill_(mask, 1.0))
+    work = count_work(net, (torch.empty(64, 64, device="meta"), torch.empty(64, 64, dtype=torch.bool, device="meta")))
+    assert work.bytes == 64 * 64 * 5 and "least" in work.assumptions[0]
+
+def test_the_fewest_experts_and_even_routing():
+    "4 tokens that choose 8 of 64: at least 8 are read; evenly 64 · (1 − (7/8)^4) = 26.5."
+    ends = torch.empty(64, dtype=torch.int32, device="meta")
+    ends.chosen = 8
+    assert filled_groups(ends, 4 * 8, 64) == (32, 8)
+    with routed_evenly(): assert filled_groups(ends, 4 * 8, 64) == (32, 26)
+    assert round(experts_read(64, 8, 4), 1) == 26.5 and "least" in least_experts
+
+# ---- operators
+
+@pytest.mark.parametrize("layer, x", [(nn.Linear(16, 8), torch.ones(4, 16).double()), (nn.Linear(16, 8).bfloat16(), torch.ones(4, 16)),
+                                      (nn.Conv2d(3, 4, 1), torch.ones(1, 3, 8, 8).double())])
+@pytest.mark.parametrize("target", targets)
+def test_products_of_two_dtypes_are_refused(layer, x, target):
+    with pytest.raises((RuntimeError, ValueError), match="type"): count_work(layer, x)
+    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same"): count_work(layer, x, target=targets[target])
+
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy, F.soft_margin_loss, F.l1_loss, F.huber_loss])
+def test_a_loss_keeps_its_buffer(loss):
+    alike(nn.Sequential(nn.Linear(16, 16), nn.Sigmoid()), torch.rand(64, 16), backward=True, loss=lambda y: loss(y, torch.ones_like(y)))
+
+class Clipping(torch.optim.AdamW):
+    def step(self, closure=None):
+        nn.utils.clip_grad_norm_([p for g in self.param_groups for p in g["params"]], 1.0)
+        return super().step(closure)
+
+def test_clipping_is_one_operator_over_all_gradients():
+    net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
+    works = [count_work(net, torch.ones(4, 16), backward=True, optimizer=Clipping(net.parameters()), target=t) for t in (None, cpu)]
+    first, second = ([c.operator for c in w.trace] for w in works)
+    assert first == second and first.count("aten::_foreach_norm") == 1
+
+def test_the_operators_of_a_gradient_scaler():
+    "A product and a check for each number of a gradient."
+    def unscale(m, x):
+        torch._amp_foreach_non_finite_check_and_unscale_([x], torch.zeros(1), torch.ones(1))
+        return x
+    assert count_work(Calls(unscale), torch.ones(4, 8)).flops == 2 * 4 * 8
+
+@pytest.mark.parametrize("target", targets)
+def test_loops_take_their_steps_and_one_branch_runs(target):
+    "Six steps of 4 rows; of two branches the one with one product."
+    one, layer = 2 * 4 * 16 * 16, nn.Linear(16, 16, bias=False)
+    def flops(f, x): return count_work(Calls(f, l=layer).eval(), x, target=targets[target])
+    assert flops(lambda m, x: each(lambda y: m.l(y), x), torch.ones(6, 4, 16)).contraction_flops == 6 * one
+    work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)), torch.ones(4, 16))
+    assert work.contraction_flops == one and "branch" in work.assumptions[0]
+
+# ---- classes of tensors
+
+class Named(nn.Parameter):
+    def __new__(cls, data, requires_grad=False, **more):
+        made = torch.Tensor._make_subclass(cls, data, requires_grad)
+        made.more = more
+        return made
+
+class Bias(torch.Tensor): pass
+
+def use_held(m, x):
+    assert isinstance(m.w, Named) and m.w.more == dict(scale=3)
+    return x @ m.w.t()
+
+made_in_forward = [use_held, lambda m, x: x @ Named(m.w.data, scale=1).t(), lambda m, x: (x @ m.w.t()).as_subclass(Bias),
+                   lambda m, x: x.as_subclass(Bias) @ m.w.t()]
+
+@pytest.mark.parametrize("target", targets)
+@pytest.mark.parametrize("forward", made_in_forward)
+def test_classes_are_kept_and_made_in_a_forward(forward, target):
+    net, x = Calls(forward, w=Named(torch.ones(32, 64), scale=3)), torch.ones(8, 64)
+    here, there = count_work(net, x), count_work(net, x, target=targets[target])
+    assert here.contraction_flops == there.contraction_flops == 2 * 8 * 32 * 64 and here.bytes == there.bytes
+    assert type(net.w) is Named
