@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['most_cells', 'Elements', 'nothing_of', 'some_of', 'true_cells', 'along', 'any_along', 'union', 'within', 'without',
-           'fitted', 'viewed']
+           'unbroadcast', 'viewed']
 
 # %% ../../nbs/speed_of_light/elements.ipynb #94ca1de5
 import math
@@ -82,7 +82,7 @@ def any_along(at:torch.Tensor, *dims:int)->torch.Tensor:
     gone = {d % at.dim() for d in dims}
     return small.expand([1 if d in gone else n for d, n in enumerate(at.shape)])
 
-# %% ../../nbs/speed_of_light/elements.ipynb #5e4fd797
+# %% ../../nbs/speed_of_light/elements.ipynb #b76d005d
 def _meeting(a, b, op):
     small = torch.broadcast_shapes(_compact(a).shape, _compact(b).shape)
     return op(_compact(a), _compact(b)).expand(a.shape) if math.prod(small) <= most_cells else None
@@ -109,7 +109,7 @@ def without(a:Elements, at:torch.Tensor)->Elements:
     "Return those of `a` where a mask is false."
     return within(a, Elements(a.shape, _compact(at.expand(a.shape)).logical_not().expand(a.shape)))
 
-def fitted(a:Elements, shape:tuple)->Elements:
+def unbroadcast(a:Elements, shape:tuple)->Elements:
     "Return the elements of a tensor of `shape` from which those of `a` come by broadcasting."
     if tuple(shape) == tuple(a.shape): return a
     lead = len(a.shape) - len(shape)

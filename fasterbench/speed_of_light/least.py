@@ -5,7 +5,7 @@
 # %% auto #0
 __all__ = ['Contraction', 'operand_dtype', 'Least', 'least_work']
 
-# %% ../../nbs/speed_of_light/least.ipynb #194c65d8
+# %% ../../nbs/speed_of_light/least.ipynb #bed1d634
 import math
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, f
                                               needed_of)
 from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
                                                product_flops)
-from .recording import Graph, Value
+from .recording import ProgramGraph, Value
 from .structure import Facts, facts_of
 from ..work.contractions import seen_pairs
 from ..work.traffic import unique_bytes
@@ -74,8 +74,8 @@ def _real_products(values):
     "Return how many real products stand for one: three where both factors are complex."
     return 1 + sum(v.dtype.is_complex for v in values[:2])
 
-# %% ../../nbs/speed_of_light/least.ipynb #3076af1f
-class Work:
+# %% ../../nbs/speed_of_light/least.ipynb #cb5c1271
+class LeastWork:
     "The contractions of a graph."
     def __init__(self, graph, facts, needed):
         self.graph, self.facts, self.needed = graph, facts, needed
@@ -284,7 +284,7 @@ def _with_common(costs, ids, result):
         total += max(cost, *(c for c, _ in alike)) if alike else cost
     return total
 
-# %% ../../nbs/speed_of_light/least.ipynb #7152e4c0
+# %% ../../nbs/speed_of_light/least.ipynb #b7aff454
 @dataclass(frozen=True)
 class Least:
     "The least work of a function."
@@ -303,7 +303,7 @@ def _place_in_memory(t):
     "Return the memory of a given tensor and where in it the tensor lies."
     return t.untyped_storage()._cdata, t.storage_offset() * t.itemsize, unique_bytes(t)
 
-def _joined(found):
+def _joined_bytes(found):
     "Add up bytes that are read of tensors; of those that overlap in memory the most counts."
     total, blocks = 0.0, {}
     for v, n in found:
@@ -317,7 +317,7 @@ def _joined(found):
         total += most
     return total
 
-def least_work(graph:Graph)->Least:
+def least_work(graph:ProgramGraph)->Least:
     "Return the least work of a program."
     facts = facts_of(graph)
     needed = needed_of(graph, facts)
@@ -328,8 +328,8 @@ def least_work(graph:Graph)->Least:
     written += sum(changes_of(before, after).count * after.dtype.itemsize for before, after in graph.changed)
     elements = {}
     for v, n in weights: elements[dtype_name(v.dtype)] = elements.get(dtype_name(v.dtype), 0.0) + n / v.dtype.itemsize
-    contractions = tuple(Work(graph, facts, needed).all())
-    read = _joined(given) + sum(n for _, n in weights)
+    contractions = tuple(LeastWork(graph, facts, needed).all())
+    read = _joined_bytes(given) + sum(n for _, n in weights)
     return Least(read, written, elements, contractions, tuple(dict.fromkeys(graph.assumed)))
 
 def _least_weights(graph, facts, needed):

@@ -6,18 +6,18 @@
 __all__ = ['is_value', 'size_of', 'argument', 'axes_among', 'Backward', 'changes_of', 'factors_of', 'as_batch', 'batched_zeros',
            'taps', 'taps_of', 'needed_of']
 
-# %% ../../nbs/speed_of_light/needs.ipynb #503f7bc4
+# %% ../../nbs/speed_of_light/needs.ipynb #9a5abfa5
 import math
 
 import torch
 
-from .elements import (Elements, any_along, fitted, most_cells, nothing_of, some_of,
+from .elements import (Elements, any_along, unbroadcast, most_cells, nothing_of, some_of,
                                                  true_cells, union, viewed, within, without)
-from .recording import Graph, Node, Value
+from .recording import ProgramGraph, Node, Value
 from .structure import Facts
 from ..work.dispatch import is_view
 
-# %% ../../nbs/speed_of_light/needs.ipynb #7bd925ca
+# %% ../../nbs/speed_of_light/needs.ipynb #eefe93f0
 def is_value(v)->bool: return isinstance(v, Value)
 
 def size_of(v)->int: return math.prod(v.shape)
@@ -31,7 +31,7 @@ def axes_among(dims, rank:int)->list[int]:
     if dims is None or isinstance(dims, (list, tuple)) and not dims: return list(range(rank))
     return [d % rank for d in ([dims] if isinstance(dims, int) else dims)] if rank else []
 
-def _marked(n, places):
+def _marked_places(n, places):
     "Return a mask of so many places with these true."
     at = torch.zeros(n, dtype=torch.bool)
     at[places] = True
@@ -41,10 +41,10 @@ def _on_axis(shape, dim, at):
     "Return a mask of one axis, expanded to `shape`."
     return at.view([-1 if d == dim else 1 for d in range(len(shape))]).expand(shape)
 
-# %% ../../nbs/speed_of_light/needs.ipynb #a836ffae
+# %% ../../nbs/speed_of_light/needs.ipynb #2aa835f7
 class Backward:
     "Goes from the results to what was given."
-    def __init__(self, graph:Graph, facts:Facts): self.graph, self.facts, self.needed = graph, facts, {}
+    def __init__(self, graph:ProgramGraph, facts:Facts): self.graph, self.facts, self.needed = graph, facts, {}
 
     def run(self)->dict[int, Elements]:
         "Return the elements that are needed of each value, by its index; of the others nothing is."
@@ -77,18 +77,18 @@ def changes_of(before:Value, after:Value)->Elements:
     "Return the elements of given memory that a program writes to."
     found, v = nothing_of(after.shape), after
     while v is not None and v is not before and v.node is not None:
-        v, at = _overwritten(v.node)
+        v, at = _overwritten_by(v.node)
         found = union(found, at)
     return found
 
-def _overwritten(n):
+def _overwritten_by(n):
     "Return the value that a write begins with, and which elements it changes; `None` where it changes all."
     out, base = n.outs[0], n.args[0] if n.args and is_value(n.args[0]) else None
     if n.name == "write": return base, _written_part(n)
-    if n.name in _by_index and base is not None: return base, _places(n)
+    if n.name in _by_index and base is not None: return base, _changed_places(n)
     return None, Elements(out.shape)
 
-# %% ../../nbs/speed_of_light/needs.ipynb #1003f3e7
+# %% ../../nbs/speed_of_light/needs.ipynb #26380bd8
 _rules = {}
 
 def needs_of(names):
@@ -135,21 +135,21 @@ def _under(need, base, new, steps):
     return Elements(new.shape, need.at.contiguous().view(-1).as_strided(new.shape, *steps), need.share)
 
 @needs_of("copy")
-def _of_copy(facts, n, need): return [(v, fitted(need, v.shape)) for v in n.inputs[1:]]
+def _of_copy(facts, n, need): return [(v, unbroadcast(need, v.shape)) for v in n.inputs[1:]]
 
 @needs_of("fill zero")
 def _of_fill(facts, n, need): return [(v, Elements(v.shape)) for v in n.inputs[1:]]
 
-# %% ../../nbs/speed_of_light/needs.ipynb #0bf9922f
+# %% ../../nbs/speed_of_light/needs.ipynb #6f8b5e13
 @needs_of("_to_copy clone contiguous lift_fresh alias detach native_dropout bernoulli tril triu")
-def _pointwise(facts, n, need): return [(v, fitted(need, v.shape)) for v in n.inputs]
+def _pointwise(facts, n, need): return [(v, unbroadcast(need, v.shape)) for v in n.inputs]
 
 def _where_other(n, need, kept):
     "Return what is needed of two operands where `kept(other)` says that the other one leaves something."
     values = [a for a in n.args[:2] if is_value(a)]
-    if len(values) < 2: return [(v, fitted(need, v.shape)) for v in values]
+    if len(values) < 2: return [(v, unbroadcast(need, v.shape)) for v in values]
     others = ((v, kept(o)) for v, o in zip(values, reversed(values)))
-    return [(v, fitted(within(need, at and at.spread(need.shape)), v.shape)) for v, at in others]
+    return [(v, unbroadcast(within(need, at and at.spread(need.shape)), v.shape)) for v, at in others]
 
 @needs_of("mul")
 def _of_mul(facts, n, need): return _where_other(n, need, facts.nonzero)
@@ -160,14 +160,14 @@ def _of_add(facts, n, need): return _where_other(n, need, facts.seen)
 def _mask_need(mask, need):
     "Return what is needed of a mask; one that is the same everywhere does not have to be read."
     same = mask.known is not None and mask.known.numel() and bool(mask.known.any()) == bool(mask.known.all())
-    return [] if same else [(mask, fitted(need, mask.shape))]
+    return [] if same else [(mask, unbroadcast(need, mask.shape))]
 
 @needs_of("masked_fill")
 def _of_masked_fill(facts, n, need):
     x, mask = n.args[:2]
     kept = need if mask.known is None else without(need, mask.known.expand(need.shape))
     rest = [(v, Elements(v.shape)) for v in n.inputs if v is not x and v is not mask]
-    return [(x, fitted(kept, x.shape)), *_mask_need(mask, need), *rest]
+    return [(x, unbroadcast(kept, x.shape)), *_mask_need(mask, need), *rest]
 
 @needs_of("where")
 def _of_where(facts, n, need):
@@ -175,7 +175,7 @@ def _of_where(facts, n, need):
     cond, *sides = n.args
     if cond.known is None: kept = need, need
     else: kept = (without(need, cond.known.expand(need.shape) == side) for side in (False, True))
-    return [*_mask_need(cond, need), *((v, fitted(at, v.shape)) for v, at in zip(sides, kept))]
+    return [*_mask_need(cond, need), *((v, unbroadcast(at, v.shape)) for v, at in zip(sides, kept))]
 
 _reductions = """sum mean amax amin prod any all var std logsumexp argmax argmin norm linalg_vector_norm var_mean
     std_mean max min median nansum"""
@@ -205,9 +205,9 @@ def _of_layer_norm(facts, n, need):
     x, shape = n.args[:2]
     dims = range(len(x.shape) - len(shape), len(x.shape))
     return [(x, need.as_shape(x.shape, lambda at: any_along(at, *dims))),
-            *((v, fitted(need, v.shape)) for v in n.inputs if v is not x)]
+            *((v, unbroadcast(need, v.shape)) for v in n.inputs if v is not x)]
 
-# %% ../../nbs/speed_of_light/needs.ipynb #23091a10
+# %% ../../nbs/speed_of_light/needs.ipynb #7523d116
 def _row_need(x, dim, index, need, at):
     "Return what is needed of `x`, whose rows an index names; its axes are those of the result from `at` on."
     n, lead = x.shape[dim], len(index.shape)
@@ -222,7 +222,7 @@ def _row_need(x, dim, index, need, at):
     if need.at is not None:
         used = any_along(need.at, *(d for d in range(len(need.shape)) if not at <= d < at + lead))
         places = places[used.reshape(-1)]
-    return within(behind, Elements(x.shape, _on_axis(x.shape, dim, _marked(n, places))))
+    return within(behind, Elements(x.shape, _on_axis(x.shape, dim, _marked_places(n, places))))
 
 @needs_of("embedding")
 def _of_embedding(facts, n, need):
@@ -268,11 +268,11 @@ def indexed_cells(x, indices, count):
     at[tuple(i.known if i.dtype is torch.bool else i.known.long() for i in chosen)] = True
     return Elements(x.shape, at.view(*at.shape, *[1] * (len(x.shape) - axes)).expand(x.shape))
 
-# %% ../../nbs/speed_of_light/needs.ipynb #c17b59f2
+# %% ../../nbs/speed_of_light/needs.ipynb #fe59b6a8
 _by_index = set("index_copy index_add index_put _index_put_impl scatter scatter_add index_fill".split())
 _by_index |= {"slice_scatter", "select_scatter"}
 
-def _places(n):
+def _changed_places(n):
     "Return the elements that a write by index changes; one at least where the index is not known."
     x, shape = n.args[0], n.outs[0].shape
     if "index_put" in n.name: return indexed_cells(x, n.args[1], size_of(n.args[2]))
@@ -287,11 +287,12 @@ def _places(n):
         return some_of(shape, 1 / max(size_of(x), 1))
     if n.name in ("scatter", "scatter_add"):
         return Elements(shape, torch.zeros(shape, dtype=torch.bool).scatter_(dim, index.known.long(), True))
-    return Elements(shape, _on_axis(shape, dim, _marked(shape[dim], index.known.long() if is_value(index) else index)))
+    places = index.known.long() if is_value(index) else index
+    return Elements(shape, _on_axis(shape, dim, _marked_places(shape[dim], places)))
 
 @needs_of(" ".join(_by_index))
 def _of_partial_write(facts, n, need):
-    base, at = n.args[0], _places(n)
+    base, at = n.args[0], _changed_places(n)
     adds = "add" in n.name or len(n.args) > 3 and n.args[3] is True
     hit, others = within(need, at), [v for v in n.inputs if v is not base]
     most = max((size_of(v) for v in others), default=0)         # that an unknown index can change
@@ -349,8 +350,8 @@ def batched_zeros(v:Value, side:str, facts:Facts)->Elements|None:
     "Return where a factor can differ from zero, as a batch of matrices; `None`: anywhere."
     return None if (at := facts.nonzero(v)) is None else as_batch(at, side)
 
-# %% ../../nbs/speed_of_light/needs.ipynb #8d24cf50
-def _crossed(need, zeros, free):
+# %% ../../nbs/speed_of_light/needs.ipynb #66496e9b
+def _crossed_out(need, zeros, free):
     "Restrict what is needed of one factor to the places of the summed axis where the other one is not zero."
     if zeros is None or zeros.at is None: return need
     at = any_along(zeros.at, free).transpose(1, 2)
@@ -361,8 +362,8 @@ def _product_needs(facts, n, need, a, c):
     out, inner = as_batch(need, "result"), a.shape[-1]
     batch, rows, columns = out.shape
     left, right = batched_zeros(a, "left", facts), batched_zeros(c, "right", facts)
-    need_a = _crossed(out.as_shape((batch, rows, inner), lambda at: any_along(at, 2)), right, 2)
-    need_c = _crossed(out.as_shape((batch, inner, columns), lambda at: any_along(at, 1)), left, 1)
+    need_a = _crossed_out(out.as_shape((batch, rows, inner), lambda at: any_along(at, 2)), right, 2)
+    need_c = _crossed_out(out.as_shape((batch, inner, columns), lambda at: any_along(at, 1)), left, 1)
     if a.index in facts.hot: need_c = within(need_c, _hot_rows(need_c.shape, facts.hot[a.index][1]))
     return [(a, _unbatched(within(need_a, left), a.shape)), (c, _unbatched(within(need_c, right), c.shape))]
 
@@ -370,7 +371,7 @@ def _hot_rows(shape, places):
     "Return the rows that one-hot rows choose."
     if places.known is None: return some_of(shape, 1 / max(shape[1], 1))
     rows = places.known.reshape(-1).long()
-    return Elements(shape, _on_axis(shape, 1, _marked(shape[1], rows[(rows >= 0) & (rows < shape[1])])))
+    return Elements(shape, _on_axis(shape, 1, _marked_places(shape[1], rows[(rows >= 0) & (rows < shape[1])])))
 
 def _unbatched(a, shape):
     "Return elements of a batch of matrices as those of the factor that it stands for."
@@ -382,7 +383,7 @@ def _unbatched(a, shape):
 @needs_of(" ".join(_factors))
 def _of_product(facts, n, need):
     a, c = factors_of(n)
-    def beside(v): return some_of(v.shape, need.fraction) if n.name == "_scaled_mm" else fitted(need, v.shape)
+    def beside(v): return some_of(v.shape, need.fraction) if n.name == "_scaled_mm" else unbroadcast(need, v.shape)
     return [*_product_needs(facts, n, need, a, c), *((v, beside(v)) for v in n.inputs if v is not a and v is not c)]
 
 @needs_of("scaled_dot_product_attention")
@@ -424,7 +425,7 @@ def _of_convolution(facts, n, need):
     return [(x, within(pictures, some_of(x.shape, true_cells(places) / max(places.numel(), 1)))),
             (w, read), *((v, Elements(v.shape)) for v in n.inputs[2:])]
 
-# %% ../../nbs/speed_of_light/needs.ipynb #ceae446a
-def needed_of(graph:Graph, facts:Facts)->dict[int, Elements]:
+# %% ../../nbs/speed_of_light/needs.ipynb #2a90351b
+def needed_of(graph:ProgramGraph, facts:Facts)->dict[int, Elements]:
     "Return the elements that are needed of each value, by its index."
     return Backward(graph, facts).run()

@@ -137,15 +137,15 @@ def evaluated(expression:str, names:dict)->int:
         raise ValueError(f"{expression!r} is no expression of numbers and axes")
     return int(value(ast.parse(expression, mode="eval").body))
 
-# %% ../../nbs/speed_of_light/problems.ipynb #359e3bea
-def _names_in(expression): return {n.id for n in ast.walk(ast.parse(expression)) if isinstance(n, ast.Name)}
+# %% ../../nbs/speed_of_light/problems.ipynb #a590b905
+def _axes_in(expression): return {n.id for n in ast.walk(ast.parse(expression)) if isinstance(n, ast.Name)}
 
 def axes_of(definition:dict, given:dict)->dict:
     "Return the length of every axis."
     axes = {k: a["value"] for k, a in definition["axes"].items() if "value" in a} | given
     left = {k: a["expression"] for k, a in definition["axes"].items() if k not in axes}
     while left:
-        ready = [k for k, e in left.items() if _names_in(e) <= {*axes, *_functions, "math"}]
+        ready = [k for k, e in left.items() if _axes_in(e) <= {*axes, *_functions, "math"}]
         if not ready: raise ValueError(f"the axes {', '.join(left)} of {definition['name']} are not given")
         for k in ready: axes[k] = evaluated(left.pop(k), axes)
     return axes
@@ -190,13 +190,13 @@ def _inputs(definition, given, axes, names, folder):
 def _input(name, spec, given, axes, folder):
     shape = [evaluated(n, axes) if isinstance(n, str) else n for n in spec["shape"] or []]
     dtype = as_dtype(spec["dtype"])
-    if given.get("type") == "safetensors" and (kept := _from_file(given, folder)) is not None: return kept
+    if given.get("type") == "safetensors" and (kept := _from_safetensors(given, folder)) is not None: return kept
     if dtype.is_floating_point: return torch.empty(shape, dtype=dtype, device="meta")
     if "indptr" in name: return torch.linspace(0, _end_of(name, axes), *shape or [1]).to(dtype)
     if given.get("type") == "safetensors": return torch.arange(math.prod(shape), dtype=dtype).view(shape)
     return torch.randint(0, 2, shape).to(dtype)
 
-def _from_file(given, folder):
+def _from_safetensors(given, folder):
     path = Path(given["path"]) if folder is None else folder/given["path"]
     if not path.is_file(): return None
     try: from safetensors import safe_open

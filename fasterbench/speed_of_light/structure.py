@@ -5,14 +5,14 @@
 # %% auto #0
 __all__ = ['low', 'Facts']
 
-# %% ../../nbs/speed_of_light/structure.ipynb #47ac023a
+# %% ../../nbs/speed_of_light/structure.ipynb #8dc3b368
 import math
 from dataclasses import dataclass, field
 
 import torch
 
 from .elements import Elements, most_cells, nothing_of, some_of, union, within
-from .recording import Graph, Node, Value
+from .recording import ProgramGraph, Node, Value
 from ..work.dispatch import is_view
 
 # %% ../../nbs/speed_of_light/structure.ipynb #5faee30c
@@ -41,12 +41,12 @@ class Facts:
 
 low = -1e4          # exp(x − max) of what lies below is 0 in every format, unless all of a row does
 
-# %% ../../nbs/speed_of_light/structure.ipynb #223a1b1d
+# %% ../../nbs/speed_of_light/structure.ipynb #69970fbe
 _zeros = set("zeros zeros_like new_zeros zero".split())
 _keeps_order = set("_to_copy clone alias contiguous lift_fresh detach".split())
 _alike = _keeps_order | set("neg abs relu sqrt tanh sin sign gelu silu asin atan".split())
 
-def _tensor(v): return isinstance(v, Value)
+def _is_operand(v): return isinstance(v, Value)
 
 class _Forward:
     def __init__(self, graph): self.graph, self.facts = graph, Facts()
@@ -76,7 +76,7 @@ class _Forward:
         "Return what tells a computation from others; `None` where it may have another result each time."
         if n.op is None or torch.Tag.nondeterministic_seeded in n.op.tags or "empty" in n.name: return None
         def part(x):
-            if _tensor(x): return "value", self.facts.of(x).index
+            if _is_operand(x): return "value", self.facts.of(x).index
             if isinstance(x, (list, tuple)): return tuple(map(part, x))
             return repr(x)
         return n.op, tuple(map(part, n.args)), tuple((k, part(v)) for k, v in n.kwargs.items())
@@ -115,33 +115,34 @@ class _Forward:
 
     def of_mul(self, n):
         a, b, out = n.args[0], n.args[1], n.outs[0]
-        if not _tensor(b):
+        if not _is_operand(b):
             finite = self.facts.finite.get(a.index) if b > 0 else None
             return self._put(out, self.facts.support.get(a.index) if b else nothing_of(out.shape), finite)
-        found = [_spread(self.facts.nonzero(v), out.shape) for v in (a, b)]
+        found = [_spread_out(self.facts.nonzero(v), out.shape) for v in (a, b)]
         at = within(found[0], found[1]) if None not in found else found[0] or found[1]
-        self._put(out, at, _spread(self.facts.finite.get(a.index), out.shape) if not b.shape else None)
+        self._put(out, at, _spread_out(self.facts.finite.get(a.index), out.shape) if not b.shape else None)
 
     def of_div(self, n):
         a, out = n.args[0], n.outs[0]
         kinds = self.facts.support, self.facts.finite
-        if _tensor(a): self._put(out, *(_spread(k.get(a.index), out.shape) for k in kinds))
+        if _is_operand(a): self._put(out, *(_spread_out(k.get(a.index), out.shape) for k in kinds))
 
     def of_add(self, n):
         a, b, out, f = n.args[0], n.args[1], n.outs[0], self.facts
-        if not (_tensor(a) and _tensor(b)): return
-        found = [_spread(f.nonzero(v), out.shape) for v in (a, b)]
-        seen = [s for s in (_spread(f.seen(v), out.shape) for v in (a, b)[:2 - (n.name == "sub")]) if s is not None]
+        if not (_is_operand(a) and _is_operand(b)): return
+        found = [_spread_out(f.nonzero(v), out.shape) for v in (a, b)]
+        asked = (a,) if n.name == "sub" else (a, b)
+        seen = [s for s in (_spread_out(f.seen(v), out.shape) for v in asked) if s is not None]
         self._put(out, union(*found) if None not in found else None, within(seen[0], seen[-1]) if seen else None)
 
     of_sub = of_add
 
     def of_masked_fill(self, n):
         x, mask, value = n.args[:3]
-        value = value.known.item() if _tensor(value) and value.known is not None else value
-        if mask.known is None or _tensor(value): return
+        value = value.known.item() if _is_operand(value) and value.known is not None else value
+        if mask.known is None or _is_operand(value): return
         kept, out = Elements(n.outs[0].shape, mask.known.logical_not().expand(n.outs[0].shape)), n.outs[0]
-        finite, support = (_spread(k.get(x.index), out.shape) for k in (self.facts.finite, self.facts.support))
+        finite, support = (_spread_out(k.get(x.index), out.shape) for k in (self.facts.finite, self.facts.support))
         if value == 0: self._put(out, within(kept, support))
         if value <= low: self._put(out, None, within(kept, finite))
 
@@ -152,7 +153,8 @@ class _Forward:
         if cond.known is None: return
         at = cond.known.expand(out.shape)
         for kind, of in ((self.facts.support, self.facts.nonzero), (self.facts.finite, self.facts.seen)):
-            sides = [within(Elements(out.shape, side), _spread(of(v), out.shape)) for side, v in ((at, a), (~at, b))]
+            pairs = ((Elements(out.shape, side), _spread_out(of(v), out.shape)) for side, v in ((at, a), (~at, b)))
+            sides = [within(*pair) for pair in pairs]
             if (both := union(*sides)).count < both.mask.numel(): kind[out.index] = both
 
     def of__softmax(self, n):
@@ -161,7 +163,7 @@ class _Forward:
     def of_scatter(self, n):
         base, dim, index, out = *n.args[:3], n.outs[0]
         before = self.facts.nonzero(base)
-        if before is None or before.count or not _tensor(index): return
+        if before is None or before.count or not _is_operand(index): return
         if index.known is None: return self._put(out, some_of(out.shape, _size(index) / max(_size(out), 1)))
         if _size(out) > most_cells: return
         at = torch.zeros(out.shape, dtype=torch.bool).scatter_(dim, index.known.long(), True)
@@ -170,7 +172,7 @@ class _Forward:
     def of_eq(self, n):
         "A one-hot row is where its place equals 0, 1, 2, …"
         a, b, out = n.args[0], n.args[1], n.outs[0]
-        if not (_tensor(a) and _tensor(b)) or not out.shape: return
+        if not (_is_operand(a) and _is_operand(b)) or not out.shape: return
         for places, numbers in ((a, b), (b, a)):
             k = numbers.known
             counted = k is not None and k.dim() == 1 and k.numel() == out.shape[-1] and k.unique().numel() == k.numel()
@@ -190,14 +192,14 @@ class _Forward:
 
     of_bmm = of_mv = of_mm
 
-# %% ../../nbs/speed_of_light/structure.ipynb #4548a2d3
+# %% ../../nbs/speed_of_light/structure.ipynb #8efadb7a
 def _size(v): return math.prod(v.shape)
 
-def _spread(a, shape): return a and a.spread(shape)
+def _spread_out(a, shape): return a and a.spread(shape)
 
 def _through(n, a):
     "Return the elements of the views that a node gives."
-    def masks(x): return a.mask if _tensor(x) else x
+    def masks(x): return a.mask if _is_operand(x) else x
     try: out = n.op(*[masks(x) for x in n.args], **n.kwargs)
     except RuntimeError:
         if a.mask.numel() > most_cells or n.name not in ("view", "_unsafe_view"): return []
@@ -205,6 +207,6 @@ def _through(n, a):
     views = out if isinstance(out, (list, tuple)) else [out]
     return [Elements(tuple(v.shape), None if a.at is None else v, a.share) for v in views]
 
-def facts_of(graph:Graph)->Facts:
+def facts_of(graph:ProgramGraph)->Facts:
     "Return what a program says about its values."
     return _Forward(graph).run()

@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from fasterbench.roofs.datasheet import as_peaks, target_of
-from fasterbench.speed_of_light.bound import Promised, bound_of
+from fasterbench.speed_of_light.bound import Promised, light_of
 from fasterbench.speed_of_light.least import least_work
 from fasterbench.speed_of_light.problems import workload_problem
 from fasterbench.speed_of_light.recording import recorded
@@ -36,7 +36,7 @@ def bound(definition, row, peaks, limit):
     began = time.process_time()
     work = least_work(recorded(f, sample, target_of(peaks), limit))
     peaks = at_clock(peaks, number(row["clock_mhz"]) or highest_mhz)
-    found = bound_of(work, peaks, number(row["max_rtol"]), Promised(cold=True))
+    found = light_of(work, peaks, number(row["max_rtol"]), Promised(cold=True))
     return found, time.process_time() - began
 
 def rows(per, half, names, limit):
