@@ -42,7 +42,8 @@ def test_a_process_with_several_devices_is_one_of_them_in_the_mean(tmp_path, dev
 def test_devices_that_differ_have_no_common_roof(tmp_path):
     two = dict(deviceProperties=[dict(id=0, name="NVIDIA A100-SXM4-80GB"), dict(id=1, name="NVIDIA L40S")])
     result = read(tmp_path, product(1, 0, 40, 50) + product(2, 10, 40, 50, device=1), **two)
-    assert result.peaks is None and notes(result, "A100-SXM4-80GB and NVIDIA L40S")
+    assert result.peaks is None and "A100-SXM4-80GB and NVIDIA L40S" in result.environment["no_roofs"]
+    assert any("no roofs: kernels ran on different devices" in line for line in result.text().splitlines())
     assert read_trace(result.breakdowns[0].source, on="NVIDIA L40S").peaks
 
 def test_kernels_before_their_launch_and_over_one_another(tmp_path):
