@@ -76,7 +76,7 @@ def other_dtypes(pairs:list[Pair])->list[str]:
 
 # %% ../../nbs/comparing/pairs.ipynb #df00dr02
 def drift_of(before:Result, after:Result)->tuple[float|None, list[str]]:
-    "Return the factor by which the machine may have changed between two results (None: unknown), or why none is judged."
+    "Return the factor by which the machine may have changed between two results (None: unknown), or why none is."
     sides = [(side, r.timing) for side, r in zip(before_after, (before, after)) if r.timing]
     caveats = [f"{' and '.join(said)} in the '{side}' run" for side, t in sides if (said := load_caveats(t))]
     if caveats: return None, [f"Changes are not judged: {'; '.join(caveats)}."]
