@@ -6,7 +6,7 @@ import pytest
 from conftest import heavy_only
 
 import forked
-from fasterbench import FasterbenchDeprecationWarning, read_trace
+from fasterbench import read_trace
 from fasterbench.core.units import total
 from trace_files import by_name, event, kernel, launch, needs_real, operator, real, roofs, shared, written
 
@@ -180,8 +180,6 @@ def test_compiled_kernels_have_the_bytes_of_their_arguments_and_what_pytorch_wro
     events[0]["args"] |= dict(kernel_num_gb=1e-6, kernel_flop=77, kernel_file="/tmp/torchinductor/ab/x.py")
     row = read(tmp_path, events).ops[0]
     assert (row.flops, round(row.bytes_moved), row.source) == (77, 1000, "counted")
-    with pytest.warns(FasterbenchDeprecationWarning, match="inductor_cache"): again = read(tmp_path, events, inductor_cache=tmp_path)
-    assert again.ops == [row]
 
 def test_communication_is_no_unknown_work(tmp_path):
     events = layers(before=0) + [launch(300, 900), kernel("ncclDevKernel_AllReduce_Sum_f32", 700, 50, 900)]
