@@ -31,7 +31,7 @@ def test_caveats_are_said():
     "By hand: what each kind of view has to say of itself."
     wanted = dict(three_batches="not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
                   series="no FLOP rule for aten::odd", watch="up to 1.6 of 2 cores in 3 of 5 samples", batches="not measured", devices="at the datasheet roofs",
-                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only for this machine", peaks="40 %",
+                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only for this machine", peaks="±20 %",
                   kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics", trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 

@@ -285,14 +285,14 @@ A budget file:
 
 """
 
-_begun = "With --init: the model, such as torchvision:resnet18 or FILE.py:FUNCTION."
+_model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:FUNCTION."
 
 @app.command(epilog=_a_file + examples("check --init budgets.toml torchvision:resnet18", "check budgets.toml",
                                        "check budgets.toml --against main --html verdicts.html",
                              codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 inconclusive."))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    model:Annotated[Optional[str], typer.Argument(help=_begun, metavar="[MODEL]", show_default=False)]=None,
+    model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="[MODEL]", show_default=False)]=None,
     against:option("Compare times with those of this git ref, or of a result saved on this machine.",
                    metavar="REF|FILE")=None,
     rounds:whole("Measure each figure N times, or up to 4N times if its verdict is inconclusive.  "

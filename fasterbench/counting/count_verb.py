@@ -16,7 +16,6 @@ from ..core.dtypes import dtype_name
 from ..views.fields import Field
 from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
-from ..work.stored_weights import parameter_bytes
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/counting/count_verb.ipynb #464ce814
@@ -109,7 +108,7 @@ class Counts(View):
     "Parameters, FLOPs and bytes of the modules of a model."
     def __init__(self, model, work, sample, name=""):
         self.name, self.work, self.rows, self.depth = name or type(model).__name__, work, rows_of(model, work), 3
-        self.sample, self.parameter_bytes = describe_sample(sample), parameter_bytes(model, work.stored)
+        self.sample, self.parameter_bytes = describe_sample(sample), work.stored.parameter_bytes(model)
         self.stored = work.stored.lines(dtype_name(next(model.parameters()).dtype)) if self.parameter_bytes else []
         self.memory, self.room, self.fits, self.device = work.memory, None, [], ""
 

@@ -141,9 +141,8 @@ _serve_fields = {f.name: f for f in (*_in_serve_table,
     Field("bytes", "B", "bytes", "si", "bytes from which the limit is computed"))}
 _leave_first = ("low_s high_s", "causal_mfu", "context", "kv_bytes", "weight_bytes", "utilization", "fits",
                 "tokens_per_s", "limit_s", "bound", "mfu", "mbu")   # Of a table that is wider than the terminal
-_first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s", "first_s",
-                   "requests_per_s", "utilization", "bound", "fits",
-                   "tokens_per_s", "measured_per_s", "mfu", "mbu")
+_first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s",
+                   "requests_per_s", "bound", "measured_per_s", "mfu", "mbu")
 
 # %% ../../nbs/serving/serve_view.ipynb #5b8ed8e7
 _colors = {"prefill": hues[1], "mid-decode": hues[0], "end of decode": hues[2]}

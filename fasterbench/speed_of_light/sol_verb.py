@@ -217,7 +217,7 @@ def sol(
                  kind=Optional[float], parser=_seconds_given)=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Bound the time of functions on a device, however they are written, and find times that are impossible."
+    "Bound the time of functions on a device, however written."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

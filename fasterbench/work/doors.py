@@ -12,7 +12,8 @@ from functools import cache
 
 import torch
 
-from ..core.private import FakeTensor, _disable_current_modes, _len_torch_dispatch_stack
+from ..core.private import (FakeTensor, _disable_current_modes, _len_torch_dispatch_stack, as_subclass,
+                                      make_subclass)
 from ..engine.process import SharedSwitch
 
 # %% ../../nbs/work/doors.ipynb #dr000005
@@ -67,12 +68,12 @@ def _fake_subclass(cls, t, requires_grad=False):
     return as_fake_class(cls, t.detach()).requires_grad_(requires_grad)
 
 def _as_subclass(t, cls):
-    if not isinstance(t, FakeTensor) or isinstance(t, cls): return torch._C.TensorBase.as_subclass(t, cls)
+    if not isinstance(t, FakeTensor) or isinstance(t, cls): return as_subclass(t, cls)
     return as_fake_class(cls, torch.ops.aten.alias(t))
 
 def _make_subclass(cls, t, requires_grad=False, **kwargs):
     if isinstance(t, FakeTensor): return _fake_subclass(cls, t, requires_grad)
-    return torch._C.TensorBase._make_subclass(cls, t, requires_grad, **kwargs)
+    return make_subclass(cls, t, requires_grad, **kwargs)
 
 _doors = [(torch.Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _doors += [(torch.UntypedStorage, "data_ptr")]

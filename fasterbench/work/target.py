@@ -20,7 +20,7 @@ from torch.nn.utils.rnn import PackedSequence
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
                                       FakeTensor, _disabled_torch_dispatch_impl, is_traceable_wrapper_subclass,
-                                      tree_leaves, tree_map)
+                                      make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
@@ -184,7 +184,7 @@ class _Elsewhere:
         if type(t).__torch_dispatch__ is _disabled_torch_dispatch_impl: new = as_fake_class(type(t), self._made(t))
         elif not is_traceable_wrapper_subclass(t):
             how = dict(strides=t.stride(), dtype=t.dtype, device=self.device, requires_grad=t.requires_grad)
-            new = torch.Tensor._make_wrapper_subclass(type(t), t.shape, **how)
+            new = make_wrapper_subclass(type(t), t.shape, **how)
         else:
             names, more = t.__tensor_flatten__()
             parts = {name: self.fake(getattr(t, name)) for name in names}

@@ -167,7 +167,7 @@ short = dict(
     exits=("train(9); print(True); sys.exit()", ["Linear: 9 calls, 1 sample"]),
     another=("train(7); net = nn.Linear(4, 4); train(12); print(True)",
              ["Linear: called 7 times; a sample began at call 5 and did not end: it had 1 of 4 steps",
-              "Linear-2: called 12 times and not sampled: a sample of another Linear had begun and did not end"]),
+              "Linear-2: called 12 times and not sampled: a sample of another model was under way"]),
     transformed=("for i in range(3): torch.func.grad(lambda w: torch.func.functional_call(net, dict(weight=w), (x,)).sum())(net.weight.detach())\n"
                  "train(9); print(True)", ["Linear: 12 calls, 1 sample"]),
     closure=("o = torch.optim.Adam(net.parameters())\ndef c():\n o.zero_grad(); l = net(x).sum(); l.backward(); return l\n"

@@ -453,7 +453,7 @@ def test_a_sample_that_cannot_begin_holds_up_nobody(monkeypatch):
 def test_on_sample_raises():
     program = Program()
     def logger(step, metrics): raise Trouble(step)
-    with pytest.warns(UserWarning, match="a sample of Sequential cannot be handed on at call 5: Trouble: 5"):
+    with pytest.warns(UserWarning, match="Sequential: a sample cannot be handed on at call 5: Trouble: 5"):
         with watch(program.model, every=20, peaks=peaks, on_sample=logger) as w: program.run(50)
     assert len(program.losses) == 50 and len(w.series) == 2 and len(w.failures) == 2
     assert w.result.model == "Sequential" and attributes(program.model) == program.before
