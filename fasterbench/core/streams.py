@@ -38,7 +38,7 @@ def safe_streams():
             with suppress(ValueError): stream.reconfigure(errors=errors)        # it was closed meanwhile
 
 # %% ../../nbs/core/streams.ipynb #0309c2f9
-class Terminated(KeyboardInterrupt):
+class Terminated(BaseException):
     "SIGTERM came: what was begun is put back, and the process ends."
 
 @contextmanager

@@ -65,8 +65,8 @@ def place(
     return under_network(point) if is_waiting(row) else point
 
 def at_time(p:RooflinePoint, time_s:float, **more)->RooflinePoint:
-    "Change the time of `p`, and other fields; its rates and utilization follow."
-    p = replace(p, time_s=time_s, **more)
+    "Change the time of `p`, and other fields; its rates and utilization follow. The interval of another time is gone."
+    p = replace(p, **dict(time_s=time_s, interval_s=p.interval_s if time_s == p.time_s else ()) | more)
     above = {} if p.bound in ("none", "undefined") else dict(utilization_pct=utilization(p.roof_time_s, time_s))
     return replace(p, achieved_gflops=rates(p)["achieved_gflops"], **above)
 

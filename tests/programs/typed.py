@@ -31,5 +31,5 @@ samples, last, handler = watched.series, watched.result, fb.on_trace_ready("cycl
 network, fitted, bus = fb.measure_network(), fb.fit_network([("all_reduce", 8, 1024, 1e-5)]), fb.bus_bandwidth("all_reduce", 1024, 1e-5, 8)
 roof, callbacks = network.roof("all_reduce", 8), (fb.trainer_callback(every=100), fb.lightning_callback())
 light: fb.SpeedOfLight = fb.speed_of_light(model, sample, on="NVIDIA H100 80GB HBM3", rtol=1e-2, promise=fb.Promised(cold=True))
-verdict, steady = light.judge(1e-3), [d for d in fb.depends(model, sample) if not d.on_inputs]
-first: fb.Dependence|None = steady[0] if steady else None
+verdict, found = light.judge(1e-3), fb.depends(model, sample)
+first: fb.Dependence|None = found[0] if found else None
