@@ -22,6 +22,10 @@ def print_text(
         print(text.encode(stream.encoding, "replace").decode(stream.encoding), file=stream)
 
 # %% ../../nbs/core/streams.ipynb #91782dc2
+def _reconfigured(stream, errors):
+    "Set how a stream takes what it cannot encode; one that was closed, or became a terminal meanwhile, stays as it is."
+    with suppress(ValueError, OSError): stream.reconfigure(errors=errors)
+
 @contextmanager
 def safe_streams():
     "Within the context standard output and error are there, and replace what they cannot encode."
@@ -31,11 +35,10 @@ def safe_streams():
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None: setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))
     own = [(s, s.errors) for s in (sys.stdout, sys.stderr) if hasattr(s, "reconfigure")]
-    for stream, errors in own: stream.reconfigure(errors="replace" if errors == "strict" else errors)
+    for stream, errors in own: _reconfigured(stream, "replace" if errors == "strict" else errors)
     try: yield
     finally:
-        for stream, errors in own:
-            with suppress(ValueError): stream.reconfigure(errors=errors)        # it was closed meanwhile
+        for stream, errors in own: _reconfigured(stream, errors)
 
 # %% ../../nbs/core/streams.ipynb #0309c2f9
 class Terminated(BaseException):

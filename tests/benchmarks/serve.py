@@ -112,11 +112,16 @@ gpt_fast = [("7B", None, 1, a100, 104.9, 1397.31), ("7B", "int8", 1, a100, 155.5
             ("70B", None, 4, a100, 38.01, 1340.76), ("70B", None, 8, a100, 62.50, 1135.29), ("70B", "int8", 8, a100, 80.44, 752.04),
             ("70B", "int4", 8, a100, 90.77, 548.10), ("7B", None, 1, mi250x, 76.33, 1028.70), ("7B", "int8", 1, mi250x, 101.86, 700.06)]
 
+def whole(stored):
+    "The configuration of a model whose linear layers are all stored so, that of the logits too."
+    groups = dict(group_size=32) if stored == "int4" else {}
+    return dict(quant_method="torchao", quant_type=f"{stored}_weight_only", modules_to_not_convert=[], quant_type_kwargs=groups)
+
 def gptfast_row(size, stored, devices, device, rate, published):
     "One row: published and own GB/s of weights held and of weights read, limit in tokens/s, MBU of the published rate."
     config = dict({"7B": llama_7b, "70B": llama_70b}[size])
-    result = serve(config, 5, 200, 1, device, weights=stored, tensor_parallel=devices, split_head=False, measured={1: rate},
-                   engine="bare", reserve=0.0)
+    if stored: config["quantization_config"] = whole(stored)
+    result = serve(config, 5, 200, 1, device, tensor_parallel=devices, split_head=False, measured={1: rate}, engine="bare", reserve=0.0)
     point = result.point("decode", 1)
     return dict(model=f"{size} {stored or 'bf16'}", devices=devices, rate=rate, published=published, held=result.held_bytes * rate / 1e9,
                 read=point.weight_bytes * rate / 1e9, limit=point.tokens_per_s, mbu=point.mbu, device=device,
