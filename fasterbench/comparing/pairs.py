@@ -50,7 +50,7 @@ class Pair(Line):
 
     @property
     def found(self)->Change:
-        "What was found of the row."
+        "The judgement of the row."
         if self.side != "both": return Change.only_before if self.before else Change.only_after
         if None in self.values("time_s"): return Change.time_unknown
         sampled = (Sampled(p.time_s, 0.0 if p.source == "predicted" else p.time_iqr_s) for p in self.points)

@@ -19,7 +19,7 @@ class Sampled(NamedTuple):
     iqr_s: float|None # None: unknown
 
 class Change(Enum):
-    "What was found of a row: its text, the mark in a table, and what that mark means."
+    "The judgement of a row: its text, its mark in a table, and the meaning of that mark."
     faster = "faster", "faster", ""
     slower = "slower", "slower", ""
     within_spread = "within the spread", "±", "not judged: the times differ by no more than half the sum of both IQRs"
@@ -35,7 +35,7 @@ class Change(Enum):
     def __init__(self, text, mark, meaning): self.text, self.mark, self.meaning = text, mark, meaning
 
 class Bar(NamedTuple):
-    "What a change of time has to exceed to be judged, and what it is where it does not."
+    "The limit that a change of time has to exceed to be judged, and the judgement below it."
     factor: float|None=1.0            # None: no change is judged
     below: Change=Change.within_drift
 

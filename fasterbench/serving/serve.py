@@ -169,7 +169,7 @@ class _Server:
         return self.works["prefill", ""].tokens / self._prompt_s if self.times and self.engine != "bare" else None
     @property
     def checked(self)->bool:
-        "Whether published runs on this device were compared."
+        "True if published runs on this device were compared."
         device = listed_device(self.peaks)
         return device is not None and device.name in (_checked_bare if self.engine == "bare" else _checked_servers)
 

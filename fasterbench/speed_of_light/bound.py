@@ -19,7 +19,7 @@ from .recording import recorded
 # %% ../../nbs/speed_of_light/bound.ipynb #fe94fe23
 @dataclass(frozen=True)
 class Promised:
-    "What a measurement promises; what it does not is assumed in favour of the kernel."
+    "The promises of a measurement; anything else is assumed in favour of the kernel."
     cold: bool=False            # Every call has inputs that no cache holds; False: the same call again
     weights_fixed: bool=False   # Weights of a module come as they are; False: the writer of the kernel prepares them
     compared: tuple[int, ...]|None=None # Places of the results that are compared; None: all

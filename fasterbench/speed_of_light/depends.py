@@ -19,7 +19,7 @@ from ..core.units import positive
 # %% ../../nbs/speed_of_light/depends.ipynb #8e340753
 @dataclass(frozen=True)
 class Dependence:
-    "What an output depends on within a tolerance."
+    "The inputs that an output depends on within a tolerance."
     output: int             # Its place among the tensors that are returned
     on_inputs: bool         # Whether other inputs change more than a hundredth of its elements
     on_weights: bool|None   # Whether other weights do; None: the function is no module, or has none

@@ -123,7 +123,7 @@ class Bounds(LongView):
 
     @property
     def caveats(self)->list[str]:
-        "What the bounds are of, and how many problems have none."
+        "The device and tolerance of the bounds, and the number of problems without one."
         lost = sum(r.get("time_s") is None for r in self.rows)
         return [f"Bounds hold for these inputs on {self.device}: other lengths or routing have others.",
                 *([f"{lost} of {len(self.rows)} problems could not be counted."] if lost else [])]

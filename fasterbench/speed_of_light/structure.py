@@ -18,7 +18,7 @@ from ..work.dispatch import is_view
 # %% ../../nbs/speed_of_light/structure.ipynb #5faee30c
 @dataclass
 class Facts:
-    "What is known of every value of a graph, by its index."
+    "The known facts about every value of a graph, by its index."
     free: set = field(default_factory=set)         # Follow from no input
     fixed: set = field(default_factory=set)        # Follow from weights alone, or from no input
     support: dict = field(default_factory=dict)    # Where a value can differ from 0, `Elements`; absent: anywhere

@@ -299,7 +299,7 @@ def roof_caveats(peaks)->str:
     return "noise: " + ", ".join(doubts) if doubts else ""
 
 def caveats(result)->str:
-    "Return the caveats on operators and roofs in one line; empty without caveats. That on the total stands beside it."
+    "Return the caveats on operators and roofs in one line; empty without caveats. That on the total is in its line."
     return noise_line(caveat_parts(result, total=False))
 
 def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""

@@ -189,7 +189,7 @@ class Table(NamedTuple):
         return "\n".join([*above, *lines, *wrap_lines(self.below, width)])
 
     def fits(self)->bool:
-        "Tell if the columns stand beside one another in the width of the terminal."
+        "Tell if the columns fit in the width of the terminal."
         rows = _stacked(self.rows)
         return sum(max(map(len, column)) for column in zip(*rows)) + len(rows[0]) - 1 <= terminal_width()
 

@@ -24,7 +24,7 @@ class Matrix(NamedTuple):
 
     @property
     def in_layer(self)->bool:
-        "Whether it is in a numbered layer of text."
+        "True if it is in a numbered layer of text."
         return bool(re.search(r"\.\d+\.", self.module)) and not re.search("vis(ion|ual)|audio", self.module)
     @property
     def is_expert(self)->bool: return "Experts" in self.types

@@ -96,7 +96,7 @@ def has_data(t)->bool:
     return type(t) in (torch.Tensor, torch.nn.Parameter) and not t.is_meta and not is_capturing()
 
 def values_of(
-    t:torch.Tensor|None, # Also one without data: some have values that are followed beside them
+    t:torch.Tensor|None, # Also one without data: some have values that are followed apart from them
 )->torch.Tensor|None:
     "Return a tensor with the values of `t`, to look at within `unset_fake_temporarily`; `None` if they are unknown."
     if t is None or has_data(t): return t

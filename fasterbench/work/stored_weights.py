@@ -41,7 +41,7 @@ _nvfp4, _mxfp4 = Format(4, 16, scale=1, fixed=4, math=fp4_math), Format(4, 32, s
 
 # %% ../../nbs/work/stored_weights.ipynb #9b60a81c
 class _Settings(dict):
-    "What a configuration says of a method; a value that no checkpoint has is refused."
+    "The settings of a method in a configuration; a value that no checkpoint has is refused."
     def refused(self, name, value, valid):
         raise ValueError(f"quantization_config: {name}={value!r} of method {self.get('quant_method', '')!r}; "
                          f"{valid} is needed")

@@ -152,7 +152,7 @@ def _note_choice(op, args, kwargs, out):
 
 # %% ../../nbs/work/values.ipynb #84e77db9
 class Answer(NamedTuple):
-    "What a function of a library hears where it asks for data."
+    "The answer to a function of a library that asks for data."
     heard: bool
     why: str
 
