@@ -109,7 +109,7 @@ for _places, _names in {(0, 1): """mm mv convolution _grouped_mm _cdist_forward 
 _of_one_dtype["aten::native_batch_norm"] = _of_one_dtype["aten::_native_batch_norm_legit"] = (0, 1)
 
 def _check_dtypes(op, args):
-    "Raise `ValueError` for a call that PyTorch refuses for its dtypes. Norms take parameters in float32 with inputs in half precision."
+    "Raise `ValueError` for a call that PyTorch refuses for its dtypes. Norms mix float32 with halves."
     name = op_name(op)
     if name not in _of_one_dtype: return
     dtypes = [args[i].dtype for i in _of_one_dtype[name] if i < len(args) and isinstance(args[i], torch.Tensor)]
