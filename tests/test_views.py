@@ -313,7 +313,7 @@ rows_of = column("name", "time", "share"), column("bound"), column("utilization"
 
 # Of each kind, where a reader sees whose figures they are and whose roofs, and the answers to the five questions.
 questions = dict(
-    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + bar("lost below the roof"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
+    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + line("rows and total disagree by 1.00 ms"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
     training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
     compiled=(line("a CPU", "roofs: "), *rows_of, line("used 1.6 of 2 cores"), one),
     ranks=(line("a CPU", "roofs: "), column("phase", "time", "max over ranks"), column("bound"), column("utilization"), line("shares are relative to the sum of the rows"), one),
@@ -343,8 +343,8 @@ questions = dict(
            Not("each figure is held against its limit, which a baseline may be")),
     watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
            line("IQR", "up to 1.6 of 2 cores in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
-    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one),
-    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 spread 40 %"), one))
+    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 ±20 %"), one),
+    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 ±20 %"), one))
 
 def test_every_kind_answers_or_says_why_not():
     "Who measured it, and the five questions; one that does not apply says because of what."

@@ -459,10 +459,11 @@ class ServeOption:
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
+_first_of_options = ("name", "batch", "bound", "expected_s", "expected_per_device", "ratio", "output_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
                      "ratio", "price", "limit_per_device")
 _option_fields = {f.name: f for f in (
-    Field("marked", "", "devices", meaning="devices that share the model; * no published run checked the device"),
+    Field("name", "", "devices", meaning="devices that share the model; * no published run checked the device"),
     Field("most_batch", "", "fits up to", "count", "largest batch whose weights and KV cache fit"),
     Field("batch", "", "batch", "count", "batch size of this row"),
     Field("limit_s", "s", "limit", "si", "minimum time of a decode step"),
@@ -496,7 +497,7 @@ class ServeSeries(_ServingView):
     roofs: tuple[str, ...]=()        # Of each device: its name and its roofs
     batch: int|None=None     # That was asked for; None: the largest that fits
 
-    filters = dict(marked="devices")
+    filters = dict(name="devices")
     leave = _leave_of_options
 
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
@@ -546,7 +547,7 @@ class ServeSeries(_ServingView):
         title = self.title if any(o.fits for o in self.options) else f"{self.title}: fits on no device"
         return self._sheet(without).table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
     def _sheet(self, without=()):
-        def record(o): return {k: getattr(o, k, "") for k in _option_fields} | self._ratio(o)
+        def record(o): return {k: getattr(o, k, "") for k in _option_fields} | dict(name=o.marked) | self._ratio(o)
         return Sheet({k: f for k, f in _option_fields.items() if k not in without}, list(map(record, self.options)))
     def _chart(self, title): return options_chart(self, title)
 
@@ -571,7 +572,7 @@ class ServeSeries(_ServingView):
     def _page(self):
         about = [("prompt", str(self.prompt)), ("new tokens", str(self.new))]
         return dict(lines=[*self._about, *self.changed], facts=[("Model", about)],
-                    kinds=[self._sheet().tab("serve", "devices", self.plot(""))])
+                    kinds=[self._sheet().tab("serve", "devices", self.plot(""), visible=_first_of_options)])
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
