@@ -7,7 +7,6 @@ __all__ = ['unlaunched_row', 'outside_row', 'access_bytes_by_level', 'CallRow', 
            'all_rows', 'operator_rows']
 
 # %% ../../nbs/analysis/rows.ipynb #6fe34e3e
-from collections import Counter
 from dataclasses import replace
 from typing import NamedTuple
 

@@ -6,7 +6,7 @@
 __all__ = []
 
 # %% ../../nbs/checking/check_verb.ipynb #56f6a2fc
-import math, re, signal, sys
+import math, re, sys
 from contextlib import contextmanager
 from dataclasses import replace
 from fnmatch import fnmatchcase

@@ -15,7 +15,6 @@ import torch
 from .elements import Elements, along
 from .needs import argument, axes_among, factors_of, taps_of
 from .recording import Node, Value
-from .structure import Facts
 
 # %% ../../nbs/speed_of_light/orders.ipynb #16c11ba0
 def _lookup(mask, dim):

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 
 from .elements import Elements, most_cells, nothing_of, some_of, union, within
-from .recording import ProgramGraph, Node, Value
+from .recording import ProgramGraph, Value
 from ..work.dispatch import is_view
 
 # %% ../../nbs/speed_of_light/structure.ipynb #5faee30c

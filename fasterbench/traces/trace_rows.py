@@ -27,7 +27,7 @@ from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
-from ..timing.kernels import is_communication, nesting
+from ..timing.kernels import nesting
 from ..work.memory import Memory, Moment, allocated
 
 # %% ../../nbs/traces/trace_rows.ipynb #67fe818e
