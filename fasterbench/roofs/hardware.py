@@ -357,7 +357,7 @@ class HardwarePeaks:
     def from_dict(cls,
         data:dict, # What `to_dict` returned
     )->"HardwarePeaks":
-        "Return the peaks that `to_dict` described. Raise `ValueError` for another schema or a newer version."
+        "Return the peaks that `to_dict` described. Raise `ValueError` for another schema or version."
         values = checked_peaks(data)
         try: return restored(cls, values, signed)
         except ValueError as error: raise ValueError(f"these peaks are incomplete or damaged: {error}") from None
@@ -366,7 +366,7 @@ class HardwarePeaks:
     def from_json(cls,
         text:str, # What `to_json` returned, or the path of the file it wrote
     )->"HardwarePeaks":
-        "Return the peaks that `to_json` wrote. Raise `ValueError` for another schema or a newer version."
+        "Return the peaks that `to_json` wrote. Raise `ValueError` for another schema or version."
         data, path = read_json(text)
         return replace(cls.from_dict(data), path=path)
 
