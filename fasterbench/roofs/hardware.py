@@ -12,13 +12,14 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from html import escape
 
+from fastcore.basics import groupby
+
 from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_given, check_schema, check_text, names_alone, plain, \
     read_json, restored, write_whole
 from ..core.units import format_si, percent_text, positive
 from .kinds import is_pointwise
 from .network import NetworkPeaks, checked_network
-from .row import grouped
 from ..timing.certainty import again_drift, again_spread
 from ..timing.machine_load import MachineLoad, load_caveats
 
@@ -325,7 +326,7 @@ class HardwarePeaks:
     )->str:
         "Return where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", cached in {self.path}" if self.path else ""
-        found = grouped(self.dates, self.dates.get).items()
+        found = groupby(self.dates, self.dates.get).items()
         age, higher = age_of(date, now), ", ".join(f"{', '.join(names)} ({at})" for at, names in found)
         ago = "at an unknown time" if age is None else f"{_age(age)} ago"
         told = f"peaks measured {ago} ({date})" if date else "peaks of unknown date"

@@ -12,10 +12,11 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from math import log10
 
+from fastcore.basics import groupby
+
 from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
-from ..roofs.row import grouped
 from ..timing.certainty import half_width, ratio_factor
 from ..views.fields import Field, brief, ratio_text
 from ..views.headline import highest_clock
@@ -199,7 +200,7 @@ def _roof_name(fig, x, y, text, above):
 def serve_chart(result, title:str):
     "Draw tokens per second and intensity against the batch size."
     fig = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14)
-    curves = grouped(result.curve, lambda p: p.name)
+    curves = groupby(result.curve, "name")
     for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _serve_hover)
     for name, points in curves.items():

@@ -185,6 +185,11 @@ class Result(View):
         return list(dict.fromkeys(name for p in self.points for name, _ in p.bytes_by_level))
 
     @property
+    def room(self)->Number|None:
+        "Memory of the device, B; `None`: unknown."
+        return self.peaks.capacity("memory") if self.peaks else None
+
+    @property
     def results(self)->list[RooflinePoint]:
         "The rows, by the name that they have in a `RooflineAnalyzer`."
         return self.points
