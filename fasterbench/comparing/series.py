@@ -12,6 +12,18 @@ from textwrap import wrap
 from typing import TYPE_CHECKING
 
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from .differences import by_key, differences
 from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result
