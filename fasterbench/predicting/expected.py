@@ -620,7 +620,7 @@ spread = dict(
     generation=Constant(0.15, "", "of a device of an architecture that nothing was fitted on",
                         "newer generations left out, 0.14 in 17 data sets and generations; programs on an RTX 5090 "
                         "and an Arc Pro B60, tried afterwards: 0.19 and 0.19"),
-    kind=Constant(0.30, "", "of programs of convolutions in float32, of which no whole one was measured, beyond their "
+    kind=Constant(0.30, "", "of programs of several convolutions in float32, of which no whole one was measured, beyond their "
                   "family", "whole nets in float32 that were kept back: 56 % inside 1.28 times 0.22"),
     step=Constant(0.06, "", "of training steps, beyond what their families say",
                   "71 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, by a seed); expected "
@@ -680,14 +680,17 @@ class Doubt(NamedTuple):
     unmeasured: float=0.0       # Share of the time that is of families without measurements
     words: tuple=()             # These families, with their shares
 
-def _own_deviation(times, peaks, row, is_forward):
-    "Return the deviation of a sum over families on a GPU of the table, of which `times` are."
+def _own_deviation(times, peaks, row, own_spread):
+    "Return the deviation of a sum over families on a GPU of the table, of which `times` are, and others of `own_spread`."
     known = {f: t for f, t in times.items() if f in spread}
-    total = sum(known.values()) or 1.0
-    of_families = math.hypot(*(t * spread[f].value for f, t in known.items())) / total
-    of_kind = 0.0 if row else spread["kind"].value * known.get("convolution float32", 0.0) / total
-    of_device = _part_of_rows(peaks) if row else device_deviation(peaks)
-    return math.hypot(of_families, of_kind, of_device, 0.0 if is_forward else spread["step"].value)
+    of_families = math.hypot(*(t * spread[f].value for f, t in known.items())) / (sum(known.values()) or 1.0)
+    return math.hypot(of_families, _part_of_rows(peaks) if row else device_deviation(peaks), *own_spread)
+
+def _of_its_kind(parts):
+    "Return the spreads of a training step, and of a program of several convolutions in float32, of those that it is."
+    convolutions = sum(family_of(call) == "convolution float32" for call, _ in parts)
+    if any(call.phase != "forward" for call, _ in parts): yield spread["step"].value
+    if convolutions > 1: yield spread["kind"].value
 
 def doubt_of(
     parts,               # (operator, expected s), one for each
@@ -699,7 +702,7 @@ def doubt_of(
     "Return the doubt about the sum of `parts`: one bias for all of a family, and families apart from each other."
     times = totals((without_own_peak(call, peaks) or family_of(call), time) for call, time in parts)
     if compiled or peaks.device == "cpu" or not chip or not any(times.values()): own = deviation(peaks, compiled, row)
-    else: own = _own_deviation(times, peaks, row, all(call.phase == "forward" for call, _ in parts))
+    else: own = _own_deviation(times, peaks, row, _of_its_kind(parts))
     return _doubt_of_families(times, own)
 
 def doubt_of_rows(
