@@ -11,6 +11,8 @@ from html import escape
 from textwrap import wrap
 from typing import TYPE_CHECKING
 
+from fastcore.basics import groupby
+
 from .differences import by_key, differences
 from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result
 from .ratios import change_text, ratio_of, shared_deviation
@@ -19,7 +21,6 @@ from ..core.features import is_there
 from ..core.files import write_whole
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
-from ..roofs.row import grouped
 from ..views.fields import Field, brief, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
@@ -104,7 +105,7 @@ def _main_roofs(r):
 def _one_or_each(what, labels, texts):
     "Return one line with the value of all results, or of each; none if the labels already say it."
     if len(set(texts)) == 1: return [f"{what}: {texts[0]}"] if texts[0] else []
-    of = grouped(zip(labels, texts), lambda pair: pair[1])
+    of = groupby(zip(labels, texts), 1)
     each = [f"{', '.join(label for label, _ in pairs)} {text or '?'}" for text, pairs in of.items()
             if [text] != [label for label, _ in pairs]]
     return [f"{what}: {'; '.join(each)}"] if each else []
