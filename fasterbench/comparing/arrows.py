@@ -10,6 +10,11 @@ import math
 from itertools import product
 
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from .differences import before_after, roof_rates
 from .pairs import changed_by

@@ -10,6 +10,11 @@ import math
 from dataclasses import replace
 
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..roofs.hardware import passing
 from ..roofs.point import RooflinePoint

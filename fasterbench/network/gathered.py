@@ -10,6 +10,11 @@ import re, statistics
 from dataclasses import replace
 
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..core.units import format_si
 from ..roofs.point import RooflinePoint, is_waiting, waiting_row

@@ -453,11 +453,10 @@ def _result(counted, batches, server, measured):
     curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
     bounds = {places.get(at, phase): _bounds_from(server, (phase, at)) for phase, at in _keys}
-    crossings = {name: next((b for b, bound in found if bound == "compute"), None) for name, found in bounds.items()}
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
-                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine,
+                       most, _serve_notes(model, counted.asked, server, most, points), server.engine,
                        bounds)
 
 # %% ../../nbs/serving/serve.ipynb #1676d88a
