@@ -9,7 +9,6 @@ __all__ = ['Alignment', 'aligned', 'KnownKernel', 'KnownKernels', 'known_kernels
 import re
 from collections import Counter
 from dataclasses import replace
-from difflib import SequenceMatcher
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -79,7 +78,7 @@ def replays(trace:TraceFile)->list[Replay]:
 most_apart = 2_000      # Names that a replay and a capture may have alone
 
 def _matches(a, b):
-    "Return the pairs of places of a longest common sequence (Myers 1986: quick where little differs)."
+    "Return the pairs of places of a longest common sequence (Myers 1986); none where more than `most_apart` differ."
     reach, history = {1: 0}, []
     for apart in range(min(len(a) + len(b), most_apart) + 1):
         history.append(dict(reach))
@@ -89,8 +88,7 @@ def _matches(a, b):
             while i < len(a) and i - k < len(b) and a[i] == b[i - k]: i += 1
             reach[k] = i
             if i >= len(a) and i - k >= len(b): return _way_back(a, b, history)
-    blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
-    return [(m.a + k, m.b + k) for m in blocks for k in range(m.size)]
+    return []
 
 def _way_back(a, b, history):
     "Return the pairs on the way that was found, from its end."
@@ -112,10 +110,11 @@ class Alignment(NamedTuple):
     places: list[int]
     named: int          # By their names
     filled: int         # By lying between them
+    unnamed: int=0      # Launches of the capture without a name, among launches that have one
     @property
     def share(self)->float:
-        "Return the matches by name; without names those by number."
-        return (self.named or self.filled) / max(len(self.places), 1)
+        "Return the matches by name, of those that there can be; without names those by number."
+        return (self.named or self.filled) / max(len(self.places) - self.unnamed, 1)
 
 def aligned(
     ran:list[str],              # Names of what a replay ran
@@ -134,7 +133,7 @@ def aligned(
             for k in range(i - a): places[a + k], filled = b + k, filled + 1
         if i < len(ran): places[i], named = j, named + 1
         a, b = i + 1, j + 1
-    return Alignment(places, named, filled)
+    return Alignment(places, named, filled, launched.count(None))
 
 # %% ../../nbs/traces/captures.ipynb #fd5b54da
 enough = 0.5      # Share of a replay that a capture has to explain
@@ -378,12 +377,10 @@ def with_replayed_kernels(
     known:KnownKernels, # Of a file
 )->TraceFile:
     "Return `trace` whose replays of graphs have the kernels of the file, where half of a graph's names are found."
-    graphs, clones, joined, total = list(_as_captures(known.kernels, known.source)), Clones(trace), 0, 0
-    for replay in replays(trace):
-        best = max(((aligned(replay.names, g.names), g) for g in graphs), key=lambda pair: pair[0].named, default=None)
-        total += len(replay.names)
-        if best is None or 2 * best[0].named <= sum(n is not None for n in best[1].names): continue
-        clones.add(replay, best[1], best[0].places)
-        joined += sum(p >= 0 for p in best[0].places)
+    graphs = [g for g in _as_captures(known.kernels, known.source) if any(g.names)]
+    clones, ran = Clones(trace), replays(trace)
+    joined, _ = _joined_replays(clones, ran, graphs)
     if not joined: return trace
-    return clones.joined([f"{known.source}: {joined} of {total} kernels of replayed graphs are joined to its own"])
+    found = sum(a.named + a.filled for _, alignments in joined for a in alignments)
+    total = sum(len(replay.names) for replay in ran)
+    return clones.joined([f"{known.source}: {found} of {total} kernels of replayed graphs are joined to its own"])

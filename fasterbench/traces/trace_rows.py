@@ -18,7 +18,7 @@ from .collectives import transfers
 from .contradictions import can_move, consistent, too_fast
 from .captures import known_kernels, with_captures, with_replayed_kernels, with_known_kernels
 from .trace_file import TraceFile, read_file, snippet, sources
-from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
+from .trace_join import (Reading, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
@@ -28,6 +28,7 @@ from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
 from ..timing.kernels import nesting
+from ..views.result import Breakdown
 from ..work.memory import Memory, Moment, allocated
 
 # %% ../../nbs/traces/trace_rows.ipynb #67fe818e
@@ -203,7 +204,7 @@ class Reduced:
     rank: int|None
     ranks: int|None
     device: str                 # Name of the device, or "cpu"
-    spent: list[Spent]
+    spent: list[Breakdown]
     modules: list[Row]
     ops: list[Row]
     kernels: list[Row]
@@ -318,7 +319,7 @@ class _Gathered(NamedTuple):
     place: NamedTuple
     activities: list[int]
 
-def _gather(trace, found):
+def calls_and_others(trace, found):
     "Return the calls with figures in the order of their launch, and the other activities by what they have in common."
     calls, others = {}, {}
     for i, p in enumerate(found):
@@ -368,7 +369,7 @@ def reduced(
     found, trace, model = placed_with(trace, how)
     name = name or _device_name(trace)
     seconds, spent = attributed(trace, found)
-    calls, others = _gather(trace, found)
+    calls, others = calls_and_others(trace, found)
     peaks, notes, no_roofs = _datasheet_roofs(peaks, name, calls)
     trace = _with_possible_copies(trace, peaks)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
