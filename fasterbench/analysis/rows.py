@@ -24,6 +24,9 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from .measure import Measurement
 from ..core import features

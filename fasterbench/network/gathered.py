@@ -21,6 +21,10 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..core.units import format_si
 from ..roofs.point import RooflinePoint, is_waiting, waiting_row

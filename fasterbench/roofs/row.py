@@ -25,6 +25,9 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..core.files import Number
 from ..core.units import total

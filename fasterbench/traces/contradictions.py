@@ -24,6 +24,10 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from .trace_file import TraceFile
 from ..roofs.hardware import HardwarePeaks

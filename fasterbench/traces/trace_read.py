@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_all_start_methods
 from pathlib import Path
-from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -28,6 +27,7 @@ from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import reasons
 from .trace_rows import left_out, mean_row, reduced
+from ..timing.certainty import Samples
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.point import is_waiting
 from ..roofs.place import place, ranked
@@ -35,22 +35,17 @@ from ..roofs.division import shares_of
 from ..roofs.row import Row, added, no_work
 from .workers import in_processes
 from ..roofs.hardware import HardwarePeaks
-from ..views.result import Breakdown, Idle, Result
+from ..views.result import Idle, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
 
 # %% ../../nbs/traces/trace_read.ipynb #91b4adaf
-def _iqr(seconds):
-    "Return the interquartile range of several times."
-    low, _, high = quantiles(seconds, n=4, method="inclusive")
-    return high - low
-
 def _iqr_by_row(groups):
     "Return the interquartile range of the seconds of each row over the traces."
     times = {}
     for rows in groups:
         for row in rows: times.setdefault(row.key, []).append(row.time_s)
-    return {k: _iqr(v) for k, v in times.items() if len(v) > 1}
+    return {k: Samples(v).iqr for k, v in times.items()}
 
 def _points(found, kind, peaks, n):
     "Return the points of one kind of rows: sums over the traces, divided by `n`; of means, the spread of the times."
@@ -217,7 +212,7 @@ def _root_name(found):
 def _breakdowns(found):
     "Return where the time of each device went; one process alone is no rank."
     def rank(r): return r.rank if r.rank or len(found) > 1 or (r.ranks or 1) > 1 else None
-    return [Breakdown(rank(r), s.span_s, s.parts, r.source, s.linked_s) for r in found for s in r.spent]
+    return [replace(s, rank=rank(r)) for r in found for s in r.spent]
 
 def _transfers_by_rank(found):
     "Return the transfers of each trace; one that does not say its rank has its place in the list."

@@ -26,6 +26,9 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..core.files import write_whole
 from ..core.streams import print_text
