@@ -257,7 +257,7 @@ class ProgramSample:
         passed = f", and passed over {self.passed} of another kind" if self.passed else ""
         return f"it had {done} of {self.active + 3} steps{passed}"
 
-# %% ../../nbs/running/sampling.ipynb #sm000002
+# %% ../../nbs/running/sampling.ipynb #26555f92
 @patch
 def _ends_or_begins(self:ProgramSample, forward, key)->bool:
     "End a step, begin one, or learn how they end. True if the sample is over."
@@ -290,7 +290,7 @@ def _ends_otherwise(self:ProgramSample)->str|None:
     if self.step.updates: return "update" if self.by != "update" else None
     return "backward" if self.step.backwards and self.by == "call" else None
 
-# %% ../../nbs/running/sampling.ipynb #sm000004
+# %% ../../nbs/running/sampling.ipynb #aec9626d
 @patch
 def _open_step(self:ProgramSample, forward, other):
     "Begin a step; `other`: of another kind than the sample."
