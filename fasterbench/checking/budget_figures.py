@@ -26,6 +26,8 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..timing.certainty import Samples, median_error, nearly_sure, spread_of
 from .budgets import Found, interval_of_median, looks

@@ -25,6 +25,8 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..roofs.hardware import passing
 from ..roofs.point import RooflinePoint

@@ -25,6 +25,8 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..core.units import format_si
 from ..roofs.point import RooflinePoint, is_waiting, waiting_row

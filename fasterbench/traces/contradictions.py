@@ -28,6 +28,8 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from .trace_file import TraceFile
 from ..roofs.hardware import HardwarePeaks

@@ -27,6 +27,8 @@ from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
 from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..roofs.point import RooflinePoint, rates, utilization
 from ..roofs.row import changed, part_of, sums

@@ -7,7 +7,6 @@ __all__ = []
 
 # %% ../../nbs/views/headline.ipynb #a8754431
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import PurePath
 from typing import NamedTuple
 
