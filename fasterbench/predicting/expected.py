@@ -681,7 +681,7 @@ class Doubt(NamedTuple):
     words: tuple=()             # These families, with their shares
 
 def _own_deviation(times, peaks, row, own_spread):
-    "Return the deviation of a sum over families on a GPU of the table: theirs, the device's, and those of `own_spread`."
+    "Return the deviation of a sum over families on a GPU of the table: theirs, the device's, those of `own_spread`."
     known = {f: t for f, t in times.items() if f in spread}
     of_families = math.hypot(*(t * spread[f].value for f, t in known.items())) / (sum(known.values()) or 1.0)
     return math.hypot(of_families, _part_of_rows(peaks) if row else device_deviation(peaks), *own_spread)
