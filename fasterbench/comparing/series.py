@@ -21,7 +21,7 @@ from ..core.units import format_si, percent_text, total
 from ..views.fields import Field, brief, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
-                                        noise_line,
+                                        doubt_line,
                               roofs_text, short_name, time_division, time_text)
 from ..views.origin import batch_of, conditions, long_facts, number_of_calls
 from ..views.plot import canvas, dress, grid, shown
@@ -210,8 +210,8 @@ class Series(LongView):
         said = list(map(caveat_parts, self.results))
         own = [[part for part in of if not all(part in other for other in said)] for of in said]
         common = [part for part in said[0] if part not in own[0]]
-        return [*(f"{label}: {noise_line(of)}" for label, of in zip(self.labels, own) if of),
-                *filter(None, [noise_line(common)])]
+        return [*(f"{label}: {doubt_line(of)}" for label, of in zip(self.labels, own) if of),
+                *filter(None, [doubt_line(common)])]
 
     @property
     def caveats(self)->list[str]:

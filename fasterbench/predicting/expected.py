@@ -204,10 +204,10 @@ spread = dict(
     unknown=Constant(0.17, "", "between devices whose sustained rate is not known",
         "published sustained fractions of 8 devices"),
     generation=Constant(0.15, "", "of a device of an architecture that nothing was fitted on",
-                        "newer generations left out, 0.14 in 17 data sets and generations; programs on an RTX 5090 "
-                        "and an Arc Pro B60, tried afterwards: 0.19 and 0.19"),
+                        "newer generations left out: 0.13 in 19 data sets and generations; tried afterwards: programs "
+                        "on a later board 0.83 of the measured time, products on an Arc Pro B60 21.6 % off"),
     kind=Constant(0.30, "", "of programs of several convolutions in float32, of which no whole one was measured, "
-                  "beyond their family", "whole nets in float32 that were kept back: 56 % inside 1.28 times 0.22"),
+                  "beyond their family", "whole nets in float32 that were kept back: 54 to 56 % inside without it"),
     step=Constant(0.06, "", "of training steps, beyond what their families say",
                   "71 steps of timm models on an RTX 3090, PyTorch 1.12 (half of the table, by a seed); expected "
                   "is 0.88 of the measured in the median"),
@@ -267,7 +267,7 @@ class Doubt(NamedTuple):
     words: tuple=()             # These families, with their shares
 
 def _own_deviation(times, peaks, row, own_spread):
-    "Return the deviation of a sum over families on a GPU of the table: theirs, the device's, and those of `own_spread`."
+    "Return the deviation of a sum over families on a GPU of the table: theirs, the device's, those of `own_spread`."
     known = {f: t for f, t in times.items() if f in spread}
     of_families = math.hypot(*(t * spread[f].value for f, t in known.items())) / (sum(known.values()) or 1.0)
     return math.hypot(of_families, _part_of_rows(peaks) if row else device_deviation(peaks), *own_spread)

@@ -136,7 +136,7 @@ enough_tries = 3     # Measurements after which roofs are kept although their sa
 
 def _wide(roofs):
     "Return those whose samples spread by more than a half or drifted by more than a quarter."
-    return [f"{r.name} varied by {percent_text(max(r.spread or 0.0, abs(r.drift or 0.0)), 0)}" for r in roofs
+    return [f"{r.name} ±{percent_text(max(r.spread or 0.0, abs(r.drift or 0.0)) / 2, 0)}" for r in roofs
             if (r.spread or 0.0) > again_spread or abs(r.drift or 0.0) > again_drift]
 
 def checked_peaks(data)->dict:

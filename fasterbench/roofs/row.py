@@ -187,7 +187,7 @@ class Row:
                                        "a single step", short="±")
     at_least: bool = mark("its work is a part that is known", saved=False)
     uncertain: bool = mark("row too short for the clock", "uncertain", format="flag")
-    disturbed: bool = mark("times vary by more than 25 %, or other processes used the CPU", "noise", format="mark")
+    disturbed: bool = mark("times vary by more than 25 %, or other processes used the CPU", "steady", format="mark")
     layers: Layers = quantities("of a kernel, by module: path, class, share, bytes of its operators one by one",
                              sum_of_layers, scaled_last)
 

@@ -19,7 +19,7 @@ from ..core.units import percent_text
 from ..work.kernel_names import without_graph_number
 from .trace_file import RecordedCall, TraceFile
 from .trace_work import Figures, argument_memory, figures
-from ..timing.kernels import nesting
+from ..timing.kernels import ancestors, nesting
 from ..timing.profiler import Record
 
 # %% ../../nbs/traces/captures.ipynb #342754f3
@@ -164,10 +164,6 @@ def _fitting(names, graphs):
 # %% ../../nbs/traces/captures.ipynb #77273ea1
 def _outer_first(record): return record.start, -record.end
 
-def _chain(parents, k):
-    "Return the place of an operator and those of its ancestors."
-    return [] if k < 0 else [k, *_chain(parents, parents[k])]
-
 class Clones:
     "Operators, modules and launches of captures, put where graphs were launched."
     def __init__(self, trace):
@@ -191,13 +187,13 @@ class Clones:
             if r.thread not in threads: threads[r.thread] = self.thread; self.thread += 1
             return r._replace(start=when(r.start), end=when(r.end), thread=threads[r.thread], id=-1, link=-1)
         used = [p for p in places if p >= 0]
-        needed = {k for p in used for k in _chain(operators[0], operators[1][p])}
+        needed = {k for p in used for k in ancestors(operators[0], operators[1][p])}
         offset = (1 + replay.launch) << 44
         for k in needed:
             number, forward = g.trace.autograd[k]
             self.operators.append((moved(g.trace.operators[k]), g.trace.calls[k],
                                    (None if number is None else number + offset, forward)))
-        around = {k for p in used for k in _chain(modules[0], modules[1][p])}
+        around = {k for p in used for k in ancestors(modules[0], modules[1][p])}
         self.modules += [moved(g.trace.modules[k]) for k in around]
         for i, p in zip(replay.activities, places):
             if p < 0: continue

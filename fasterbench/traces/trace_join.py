@@ -10,7 +10,7 @@ import json, re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,7 +24,7 @@ from .other_ops import known_name, recorded
 from .trace_work import (Figures, compiled_figures, figures, has_rule, indexed_figures,
                                                is_made_of_others, least_figures, overloads, reasons,
                                                recorded_arguments)
-from ..timing.kernels import exclusive_seconds, is_communication, launch_and_operator, nesting
+from ..timing.kernels import ancestors, exclusive_seconds, is_communication, launch_and_operator, nesting
 from ..timing.profiler import Record
 from ..views.result import Breakdown
 from ..work.dispatch import is_view
@@ -102,10 +102,8 @@ class _Stacks:
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
 
     def chain(self, operator):
-        "Yield the places of an operator and its ancestors, innermost first."
-        while operator >= 0:
-            yield operator
-            operator = self.parents[operator]
+        "Yield the places of an operator and of those around it, innermost first."
+        return ancestors(self.parents, operator)
 
     @cached_property
     def requests(self):

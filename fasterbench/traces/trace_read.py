@@ -22,7 +22,7 @@ from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
 from .collectives import collectives_of
 from .perfetto import write_perfetto
-from .trace_file import Source, read_file, snippet, source_of, sources
+from .trace_file import Source, read_file, snippet, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import reasons
@@ -240,11 +240,12 @@ def _trace_result(found, by, peaks):
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
-    reading: Reading=Reading()     # The files that were given with the trace; no part of what is saved
+    reading: Reading=Reading()     # The files that were given with the traces; no part of what is saved
+    traces: tuple=()               # Likewise where these are
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        return {k: v for k, v in super().to_dict().items() if k != "reading"}
+        return {k: v for k, v in super().to_dict().items() if k not in ("reading", "traces")}
 
     def to_perfetto(self,
         path=None, # Where to write: .json or .json.gz; None: return the text
@@ -252,10 +253,9 @@ class TraceResult(Result):
         """Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates.
 
         What was given with the trace, captures say, is read again, so that the copy says what the rows say."""
-        files = {a.source for a in self.breakdowns}
-        if len(files) != 1:
-            raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
-        return write_perfetto(source_of(files.pop()), path, self.peaks, self.reading)
+        if len(self.traces) != 1:
+            raise ValueError(f"these points are of {len(self.traces)} traces; to_perfetto writes a copy of one")
+        return write_perfetto(self.traces[0], path, self.peaks, self.reading)
 
 # %% ../../nbs/traces/trace_read.ipynb #90844fd1
 def _name_and_roofs(on, peaks):
@@ -328,10 +328,11 @@ def read_trace(
                   _file_texts("rules", rules),
                   _one_file("like", like), _one_file("kernels", kernels))
     for rule_file in how.rules: read_rules(rule_file)
-    found = _reduce_all(sources(path), peaks, name, executor, how)
+    traces = tuple(sources(path))
+    found = _reduce_all(traces, peaks, name, executor, how)
     if name and all(r.device == "cpu" for r in found) and as_peaks(name).device != "cpu":
         raise ValueError(f"on={name!r}: no trace has activity of a GPU; `peaks` takes the roofs of a CPU")
-    return replace(_trace_result(found, by, peaks), reading=how)
+    return replace(_trace_result(found, by, peaks), reading=how, traces=traces)
 
 # %% ../../nbs/traces/trace_read.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}

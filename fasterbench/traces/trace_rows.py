@@ -27,7 +27,7 @@ from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
-from ..timing.kernels import nesting
+from ..timing.kernels import ancestors, nesting
 from ..views.result import Breakdown
 from ..work.memory import Memory, Moment, allocated
 
@@ -257,15 +257,9 @@ def checked(trace:TraceFile)->TraceFile:
 
 # %% ../../nbs/traces/trace_rows.ipynb #45994ae1
 def _innermost(records, moments):
-    "Return for each moment the name of the record around it that began last in its thread; empty outside of all."
-    left, opened, found = {}, {}, []
-    for r in reversed(records): left.setdefault(r.thread, []).append(r)
-    for time, thread, *_ in moments:
-        waiting, around = left.get(thread, []), opened.setdefault(thread, [])
-        while waiting and waiting[-1].start <= time: around.append(waiting.pop())
-        while around and around[-1].end < time: around.pop()
-        found.append(around[-1].name if around else "")
-    return found
+    "Return for each moment the name of the innermost record around it in its thread; empty outside of all."
+    at = nesting(records, [(thread, time) for time, thread, *_ in moments])[1]
+    return [records[k].name if k >= 0 else "" for k in at]
 
 def recorded_memory(
     trace:TraceFile,
@@ -424,11 +418,8 @@ _lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behi
 def _model_name(trace, found, seconds):
     "Return the class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
     spans, longest = nesting(calls_of(trace))[0], Counter()
-    def outermost(call):
-        while spans[call] >= 0: call = spans[call]
-        return call
     for p, s in zip(found, seconds):
-        if p.call >= 0: longest[outermost(p.call)] += s
+        if p.call >= 0: longest[[*ancestors(spans, p.call)][-1]] += s
         elif p.annotation and not _of_the_profiler.match(p.annotation): longest[p.annotation] += s
     name = max(longest, key=longest.get, default="")
     return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)

@@ -85,13 +85,16 @@ def time_text(result)->str:
     spread = " ±?" if t and t.spread is None else f" {_half(half)}" if half >= 0.0005 else ""
     return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
 
+# What puts times in doubt: they vary by more than their limit, or other processes used the machine
+unsteady, busy = "NOT STEADY", "busy"
+
 def time_doubt(timing)->str:
     "Say that a time is not steady, and what is known to disturb the machine; empty where neither is so."
     if timing is None: return ""
     varies, load = (timing.spread or 0.0) > run_spread, load_caveats(timing)
     if not varies and not load: return ""
     why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
-    return ": ".join(filter(None, ["NOT STEADY" * varies, why]))
+    return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
 def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
@@ -262,7 +265,7 @@ def _looked_at(t, said):
 def unsteady_times(timing)->list[str]:
     "List times that vary too much, and sums that differ from the total."
     t, found = timing, []
-    if (t.spread or 0.0) > run_spread: found.append(f"run-to-run variation {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > run_spread: found.append(f"{unsteady}: {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
     if t.ops_take_longer: found.append(operators_apart(t))
     return found
@@ -276,15 +279,17 @@ def _share_needing(points, roof):
     def of(p): return dict(memory=p.memory_level, compute=unit(p), pointwise=unit(p)).get(p.bound)
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.longest_s for p in points) or 1)
 
+def _off(roof):
+    "Return how far the samples of a roof vary, or it changed meanwhile, if that is too much; else 0."
+    spread, drift = roof.spread or 0.0, abs(roof.drift or 0.0)
+    return max(spread if spread > roof_spread else 0.0, drift if drift > roof_drift else 0.0)
+
 def unsteady_roofs(peaks, points=None)->list[str]:
-    "List the roofs that spread or drift too much; one that two levels share is listed once."
+    "List the roofs whose samples vary or change too much; one that two levels share is listed once."
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{r.name} {_half(r.spread / 2)}" for roof, r in named
-            if (r.spread or 0) > roof_spread and counts(roof, r.spread)]
-    return wide + [f"{r.name} drift {percent_text(r.drift, 0, '+')}" for roof, r in named
-                   if abs(r.drift or 0) > roof_drift and counts(roof, abs(r.drift))]
+    return [f"{r.name} {_half(off / 2)}" for roof, r in named if (off := _off(r)) and counts(roof, off)]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
 def base_of_shares(result)->str:
@@ -296,24 +301,28 @@ def base_of_shares(result)->str:
 
 def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty without caveats."
+    if peaks.doubts: return f"{busy}: roofs may be too low ({peaks.doubts})"
     doubts = unsteady_roofs(peaks)
-    if peaks.doubts: return f"noise: roofs may be too low ({peaks.doubts})"
-    return "noise: " + ", ".join(doubts) if doubts else ""
+    return f"{unsteady}: {', '.join(doubts)}" if doubts else ""
 
 def caveats(result)->str:
     "Return the caveats on operators and roofs in one line; empty without caveats. That on the total is in its line."
-    return noise_line(caveat_parts(result, total=False))
+    return doubt_line(caveat_parts(result, total=False))
 
-def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
+def doubt_line(parts:list[str])->str:
+    "Join caveats, each kind under its word."
+    kinds = groupby((part.partition(": ") for part in parts), 0)
+    return "; ".join(": ".join(filter(None, [word, ", ".join(filter(None, (text for *_, text in found)))]))
+                     for word, found in kinds.items())
 
 def caveat_parts(result, total:bool=True)->list[str]:
     "List the caveats on the total, unless it is left out, on operators and on roofs."
     t = result.timing
     parts = [time_doubt(t)] if total and time_doubt(t) else []
-    if t and t.ops_take_longer: parts.append(operators_apart(t))
+    if t and t.ops_take_longer: parts.append(f"{unsteady}: {operators_apart(t)}")
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
-    if roofs: parts.append("roofs: " + ", ".join(roofs))
-    if result.peaks and result.peaks.doubts: parts.append(f"roofs may be too low ({result.peaks.doubts})")
+    if roofs: parts.append(f"{unsteady}: roofs {', '.join(roofs)}")
+    if result.peaks and result.peaks.doubts: parts.append(f"{busy}: roofs may be too low ({result.peaks.doubts})")
     return parts
 

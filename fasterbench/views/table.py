@@ -22,7 +22,7 @@ from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, p
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
 def has_caveat(p:RooflinePoint)->bool:
-    "Tell if the time of a row is too short for the clock, or was touched by noise."
+    "Tell if the time of a row is too short for the clock, or not steady."
     return p.uncertain or p.disturbed
 
 def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
