@@ -34,7 +34,7 @@ def _peaks_row(key, name, best, roof, unit, promised):
     "Return the table row of a ceiling."
     fraction, promise = promised.get(key, (None, None))
     def percent(x, sign=""): return "" if x is None else percent_text(x, sign=sign)
-    return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
+    return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread and roof.spread / 2),
             percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
 
@@ -43,7 +43,7 @@ def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     promised = fractions(peaks)
     def key(c): return f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip()
     def size(l): return f" {format_si(l.capacity, 'B', 1)}" if l.capacity else ""
-    rows = [["roof", "best", "sustained", "spread", "drift", "datasheet", "probe"]]
+    rows = [["roof", "best", "sustained", "±", "drift", "datasheet", "probe"]]
     rows += [_peaks_row(key(c), c.name, c.flops, c, "FLOP/s", promised) for c in peaks.ceilings]
     rows += [_peaks_row(l.name, l.name + size(l), l.bandwidth, l, "B/s", promised) for l in peaks.memory]
     return rows if promised else [r[:5] + r[6:] for r in rows]
@@ -131,7 +131,7 @@ def _probe_sheet(peaks, what):
     return Sheet({f.name: f for f in fields}, probes(peaks, what))
 
 def _about_peaks(peaks):
-    "List the device, each ceiling with its spread and its probe, and what did not run."
+    "List the device, each ceiling with its ± and its probe, and what did not run."
     dates = {f"date of {name}": date for name, date in peaks.dates.items()}
     device = pairs_of({"device": peaks.device} | peaks.environment | dates)
     titles, *ceilings = peaks_rows(peaks)
