@@ -10,10 +10,10 @@ const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces
 const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 12
 // On a phone the panels of a chart are below one another: px for each.
 const narrow = () => innerWidth < 600, panelHeight = 170
-const panelsOf = layout => Object.keys(layout).filter(k => /^xaxis/.test(k) && layout[k].domain).length
-const isStacked = layout => narrow() && panelsOf(layout) > 2 && layout.xaxis2.domain[0] > 0.3
+const panelsOf = layout => layout.annotations?.length ?? 0                     // each has a title
+const isStacked = layout => narrow() && panelsOf(layout) > 1 && layout.xaxis2?.domain?.[0] > 0.3
 function stacked(axes, annotations, high) {
-  const panels = Object.keys(axes).filter(k => /^xaxis/.test(k)).map(k => k.slice(5))
+  const panels = Object.keys(axes).filter(k => /^xaxis/.test(k)).map(k => k.slice(5)).slice(0, annotations.length)
   const each = high / panels.length, tops = panels.map((n, i) => 1 - (i * each + 18) / high)
   panels.forEach((n, i) => {
     axes[`xaxis${n}`].domain = [0, 1]

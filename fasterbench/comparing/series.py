@@ -345,7 +345,7 @@ class Series(View):
             left_out=len(self._first_line) + len(self.rows) - len(rows), fold=_folds_by_itself(rows))
         values, folded = tab["rows"][:len(rows)], tab["rows"][len(rows):]
         groups = [dict(row=row, members=members) for row, (_, members) in zip(folded, blocks)]
-        return tab | dict(rows=values, groups=groups)
+        return tab | dict(rows=values, groups=groups, sort=["time_1_s", "desc"] if groups else None)
 
     @property
     def _facts(self):
