@@ -24,7 +24,7 @@ from ..core.features import is_there
 from ..views.fields import Field
 from ..views.headline import model_name
 from ..views.result import Result
-from ..views.view import LongView, Sheet, View, check_top, more_rows, printable
+from ..views.view import Sheet, check_top, more_rows, printable
 
 # %% ../../nbs/comparing/compare.ipynb #384ea182
 @dataclass(frozen=True, repr=False)
@@ -84,9 +84,6 @@ class Comparison(Series):
         notes = legend(shown) + more_rows(len(self.pairs), top) + self._of_results
         return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
 
-    text, summary = LongView.text, LongView.summary
-    to_frame, csv, to_csv = View.to_frame, View.csv, View.to_csv          # all fields of a pair are in its rows
-    plot, to_image = View.plot, View.to_image
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return arrow_chart(self, title)
     def _tab(self):

@@ -10,17 +10,15 @@ from dataclasses import dataclass, replace
 from html import escape
 from operator import attrgetter
 from textwrap import wrap
-from typing import TYPE_CHECKING
+
+from fastcore.basics import groupby
 
 from .differences import by_key, differences
 from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result
 from .ratios import change_text, ratio_of, shared_deviation
 from ..core import features
 from ..core.features import is_there
-from ..core.files import write_whole
-from ..core.streams import print_text
 from ..core.units import format_si, percent_text, total
-from ..roofs.row import grouped
 from ..views.fields import Field, brief, fields
 from ..views.fold import FoldedPoint, as_one, fold, label
 from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
@@ -31,11 +29,7 @@ from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
 from ..views.result import Result
 from ..views.table import breakdown_lines, note_lines, without_network
-from ..views.view import Sheet, Table, View, check_top, more_rows, printable, told_apart, write_picture
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from plotly.graph_objects import Figure
+from ..views.view import LongView, Sheet, Table, check_top, more_rows, printable, told_apart
 
 # %% ../../nbs/comparing/series.ipynb #d6b769d1
 def _folds_by_itself(lines): return len(fold([l.row for l in lines])) < len(lines)
@@ -130,7 +124,7 @@ def _main_roofs(r):
 def _one_or_each(what, labels, texts):
     "Return one line with the value of all results, or of each; none if the labels already say it."
     if len(set(texts)) == 1: return [f"{what}: {texts[0]}"] if texts[0] else []
-    of = grouped(zip(labels, texts), lambda pair: pair[1])
+    of = groupby(zip(labels, texts), 1)
     each = [f"{', '.join(label for label, _ in pairs)} {text or '?'}" for text, pairs in of.items()
             if [text] != [label for label, _ in pairs]]
     return [f"{what}: {'; '.join(each)}"] if each else []
@@ -146,7 +140,7 @@ def _common_facts(sides):
 most_on_a_page = 1000      # Rows; CSV has all
 
 @dataclass(frozen=True, repr=False)
-class Series(View):
+class Series(LongView):
     "Several results, row by row."
     results: list[Result]
     labels: list[str]        # What each result is called
@@ -269,14 +263,13 @@ class Series(View):
         own = [f"{label}: {line}" for label, lines in zip(self.labels, said) for line in lines if line not in common]
         return [*common, *own]
 
-    def _table(self, top=10, field="time_s"):
+    def _table(self, top=10):
         check_top(top)
-        number = _number_field(field)
-        def text(p): return "" if p is None else number.text(getattr(p, field, None), True)
+        def text(p): return "" if p is None else fields["time_s"].text(p.time_s, True)
         lines = _folded(self.rows)
-        rows = [[printable(label(l.row)), l.kind, *map(text, l.points), change_text(l.ratio(field))]
+        rows = [[printable(label(l.row)), l.kind, *map(text, l.points), change_text(l.ratio("time_s"))]
                 for l in (*self._first_line, *lines[:top])]
-        if field == "time_s" and all(self.throughputs):
+        if all(self.throughputs):
             rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
             change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"{self.unit}{self.throughput_of}", "", *rate, change])
@@ -285,46 +278,12 @@ class Series(View):
         below = [*more_rows(len(lines), top), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)
 
-    def text(self,
-        top:int|None=10,       # How many rows; None: all
-        field:str="time_s",    # Which field of the rows: a name of `views.fields`
-    )->str:
-        "Return the rows as a table, in the width of the terminal."
-        return self._table(top, field).text()
+    def _chart(self, title): return _series_chart(self, title)
 
-    def summary(self, top:int|None=10, field:str="time_s")->None:
-        "Print `text`."
-        print_text(self.text(top, field))
-
-    def to_frame(self,
-        field:str="time_s",    # Which field of the rows
-    )->"DataFrame":
-        "Return the rows as a pandas `DataFrame`, in SI base units."
-        return self._sheet(field).frame()
-
-    def csv(self, field:str="time_s")->str:
-        "Return `field` of the rows as CSV, units in the header."
-        return self._sheet(field).csv()
-
-    def to_csv(self, path, field:str="time_s")->None:
-        "Write `field` of the rows to `path` as CSV, units in the header."
-        write_whole(path, self.csv(field))
-
-    def plot(self,
-        title:str|None=None,   # None: the models
-        top:int|None=10,       # How many of the rows that changed most; None: all
-    )->"Figure":
-        "Return the chart, a plotly `Figure`."
-        return _series_chart(self, self.title if title is None else title, top)
-
-    def to_image(self, path, title:str|None=None, top:int|None=10, *, width:int=1000)->None:
-        "Write the chart to `path` (.png, .svg or .pdf), `width` px wide; the other arguments are those of `plot`."
-        write_picture(path, self.plot(title, top), width)
-
-    def _sheet(self, field="time_s"):
-        unit, keys = _number_field(field).unit, ("name", "phase", "operator", "type")
-        columns = {k: fields[k] for k in keys} | {label: Field(label, unit, label) for label in self.labels}
-        def of(l): return {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values(field)))
+    def _sheet(self):
+        keys = "name", "phase", "operator", "type"
+        columns = {k: fields[k] for k in keys} | {label: Field(label, "s", label) for label in self.labels}
+        def of(l): return {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values("time_s")))
         return Sheet(columns, map(of, self.rows))
 
     def to_dict(self)->dict:
@@ -363,11 +322,6 @@ class Series(View):
         return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,
                     kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
 
-# %% ../../nbs/comparing/series.ipynb #878c43e4
-def _number_field(name):
-    if name in fields and fields[name].number: return fields[name]
-    raise ValueError(f"field={name!r}; fields with numbers are {', '.join(k for k, f in fields.items() if f.number)}")
-
 # %% ../../nbs/comparing/series.ipynb #e559794d
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")
 
@@ -376,19 +330,19 @@ def _roof_share(r):
     d = divided(r) if r.peaks is not None and r.points else None
     return 100 * d.needed_s / d.end_to_end_s if d and d.needed and d.end_to_end_s else None
 
-def most_changed(results:list[Result], top:int|None=10)->list[Line]:
-    "Return the rows whose time changes most over `results`, repeated blocks as one; categories, if few are shared."
+def most_changed(results:list[Result])->list[Line]:
+    "Return the ten rows whose time changes most over `results`, repeated blocks as one; categories, if few are shared."
     rows, _ = rows_by_result(results)
     lines = lines_of([fold(points, "block") for points in rows])
     spent = sum(p.longest_s for l in lines for p in l.points if p)
     shared = sum(p.longest_s for l in lines if None not in l.points for p in l.points)
     if shared < 0.5 * spent: lines = lines_of([fold(points, "category") for points in rows])
     def times(l): return [t or 0.0 for t in l.values("time_s")]
-    return sorted(lines, key=lambda l: min(times(l)) - max(times(l)))[:top]
+    return sorted(lines, key=lambda l: min(times(l)) - max(times(l)))[:10]
 
-def _panels(series, top):
+def _panels(series):
     "Return the parts of the chart: title, unit, and (name, row, values, hue) of each line without what is unknown."
-    lines = most_changed(series.results, top)
+    lines = most_changed(series.results)
     def whole(values): return [("whole model", "whole model", values, _hues[0])]
     rate = [(f"{series.unit}/s{series.throughput_of}", "/s", whole(series.throughputs))]
     if not all(series.throughputs): rate = []
@@ -409,8 +363,8 @@ def _in_lines(text, width):
 
 def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
 
-def _series_chart(series, title, top):
-    panels = _panels(series, top)
+def _series_chart(series, title):
+    panels = _panels(series)
     places = [(1 + i // 2, 1 + i % 2) for i in range(len(panels))]
     fig = canvas(rows=places[-1][0], cols=2, subplot_titles=[t for t, *_ in panels], vertical_spacing=0.2,
                  horizontal_spacing=0.14)

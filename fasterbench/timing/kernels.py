@@ -9,7 +9,7 @@ __all__ = ['discarded', 'Marks', 'KernelTimes']
 import itertools, re, statistics
 from bisect import bisect_left, bisect_right
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from time import perf_counter
@@ -60,6 +60,15 @@ def nesting(
         stack.append(i)
     while order: _stand(spans, stacks, points, at, order.pop())
     return parents, at
+
+def ancestors(
+    parents:Sequence[int], # The place of the span around each span, as `nesting` has it
+    k:int,                 # -1: of none
+)->Iterator[int]:
+    "Yield the place of a span and of all around it, innermost first."
+    while k >= 0:
+        yield k
+        k = parents[k]
 
 def _stand(spans, stacks, points, at, k):
     "Note in `at` the span that point `k` is in."

@@ -9,7 +9,6 @@ __all__ = ['Alignment', 'aligned', 'KnownKernel', 'KnownKernels', 'known_kernels
 import re
 from collections import Counter
 from dataclasses import replace
-from difflib import SequenceMatcher
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -20,7 +19,7 @@ from ..core.units import percent_text
 from ..work.kernel_names import without_graph_number
 from .trace_file import RecordedCall, TraceFile
 from .trace_work import Figures, argument_memory, figures
-from ..timing.kernels import nesting
+from ..timing.kernels import ancestors, nesting
 from ..timing.profiler import Record
 
 # %% ../../nbs/traces/captures.ipynb #342754f3
@@ -79,7 +78,7 @@ def replays(trace:TraceFile)->list[Replay]:
 most_apart = 2_000      # Names that a replay and a capture may have alone
 
 def _matches(a, b):
-    "Return the pairs of places of a longest common sequence (Myers 1986: quick where little differs)."
+    "Return the pairs of places of a longest common sequence (Myers 1986); none where more than `most_apart` differ."
     reach, history = {1: 0}, []
     for apart in range(min(len(a) + len(b), most_apart) + 1):
         history.append(dict(reach))
@@ -89,8 +88,7 @@ def _matches(a, b):
             while i < len(a) and i - k < len(b) and a[i] == b[i - k]: i += 1
             reach[k] = i
             if i >= len(a) and i - k >= len(b): return _way_back(a, b, history)
-    blocks = SequenceMatcher(None, a, b, autojunk=False).get_matching_blocks()
-    return [(m.a + k, m.b + k) for m in blocks for k in range(m.size)]
+    return []
 
 def _way_back(a, b, history):
     "Return the pairs on the way that was found, from its end."
@@ -112,10 +110,11 @@ class Alignment(NamedTuple):
     places: list[int]
     named: int          # By their names
     filled: int         # By lying between them
+    unnamed: int=0      # Launches of the capture without a name, among launches that have one
     @property
     def share(self)->float:
-        "Return the matches by name; without names those by number."
-        return (self.named or self.filled) / max(len(self.places), 1)
+        "Return the matches by name, of those that there can be; without names those by number."
+        return (self.named or self.filled) / max(len(self.places) - self.unnamed, 1)
 
 def aligned(
     ran:list[str],              # Names of what a replay ran
@@ -134,7 +133,7 @@ def aligned(
             for k in range(i - a): places[a + k], filled = b + k, filled + 1
         if i < len(ran): places[i], named = j, named + 1
         a, b = i + 1, j + 1
-    return Alignment(places, named, filled)
+    return Alignment(places, named, filled, launched.count(None))
 
 # %% ../../nbs/traces/captures.ipynb #fd5b54da
 enough = 0.5      # Share of a replay that a capture has to explain
@@ -165,10 +164,6 @@ def _fitting(names, graphs):
 # %% ../../nbs/traces/captures.ipynb #77273ea1
 def _outer_first(record): return record.start, -record.end
 
-def _chain(parents, k):
-    "Return the place of an operator and those of its ancestors."
-    return [] if k < 0 else [k, *_chain(parents, parents[k])]
-
 class Clones:
     "Operators, modules and launches of captures, put where graphs were launched."
     def __init__(self, trace):
@@ -192,13 +187,13 @@ class Clones:
             if r.thread not in threads: threads[r.thread] = self.thread; self.thread += 1
             return r._replace(start=when(r.start), end=when(r.end), thread=threads[r.thread], id=-1, link=-1)
         used = [p for p in places if p >= 0]
-        needed = {k for p in used for k in _chain(operators[0], operators[1][p])}
+        needed = {k for p in used for k in ancestors(operators[0], operators[1][p])}
         offset = (1 + replay.launch) << 44
         for k in needed:
             number, forward = g.trace.autograd[k]
             self.operators.append((moved(g.trace.operators[k]), g.trace.calls[k],
                                    (None if number is None else number + offset, forward)))
-        around = {k for p in used for k in _chain(modules[0], modules[1][p])}
+        around = {k for p in used for k in ancestors(modules[0], modules[1][p])}
         self.modules += [moved(g.trace.modules[k]) for k in around]
         for i, p in zip(replay.activities, places):
             if p < 0: continue
@@ -378,12 +373,10 @@ def with_replayed_kernels(
     known:KnownKernels, # Of a file
 )->TraceFile:
     "Return `trace` whose replays of graphs have the kernels of the file, where half of a graph's names are found."
-    graphs, clones, joined, total = list(_as_captures(known.kernels, known.source)), Clones(trace), 0, 0
-    for replay in replays(trace):
-        best = max(((aligned(replay.names, g.names), g) for g in graphs), key=lambda pair: pair[0].named, default=None)
-        total += len(replay.names)
-        if best is None or 2 * best[0].named <= sum(n is not None for n in best[1].names): continue
-        clones.add(replay, best[1], best[0].places)
-        joined += sum(p >= 0 for p in best[0].places)
+    graphs = [g for g in _as_captures(known.kernels, known.source) if any(g.names)]
+    clones, ran = Clones(trace), replays(trace)
+    joined, _ = _joined_replays(clones, ran, graphs)
     if not joined: return trace
-    return clones.joined([f"{known.source}: {joined} of {total} kernels of replayed graphs are joined to its own"])
+    found = sum(a.named + a.filled for _, alignments in joined for a in alignments)
+    total = sum(len(replay.names) for replay in ran)
+    return clones.joined([f"{known.source}: {found} of {total} kernels of replayed graphs are joined to its own"])

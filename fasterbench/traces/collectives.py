@@ -13,11 +13,11 @@ from typing import NamedTuple
 from ..core.dtypes import dtype_name, itemsize
 from ..core.units import total
 from .contradictions import can_move, too_fast
-from .trace_file import TraceFile
+from .trace_file import TraceFile, listed
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import Collective
 from ..work.wire import sent
-from ..timing.kernels import is_communication, launch_and_operator, nesting
+from ..timing.kernels import ancestors, is_communication, launch_and_operator, nesting
 
 # %% ../../nbs/traces/collectives.ipynb #3f4452fc
 class Transfer(NamedTuple):
@@ -65,8 +65,7 @@ def collective_kind(
 def _announced(call):
     "Return kind, dtype and bytes of a range around a launch; no kind, an empty dtype and no bytes for another range."
     kind = collective_kind(call.operator) if call.operator.startswith("nccl:") else None
-    try: dims, types = json.loads(call.dims or "[]"), json.loads(call.types or "[]")
-    except ValueError: dims, types = [], []
+    dims, types = listed(call.dims), listed(call.types)
     if kind is None or not dims or not types or not isinstance(dims[0], list): return kind, "", None
     flat = dims[0] if all(isinstance(n, int) for n in dims[0]) else None
     size = itemsize(dtype_name(types[0]))
@@ -101,24 +100,17 @@ def _listed_splits(text):
 def _splits_said(trace, i, operator, parents):
     "Return what a kernel, or an operator around its launch, says of the sizes for each rank; `None`: not readable."
     if i in trace.collectives and (said := trace.collectives[i].splits) not in (None, "[]"): return _listed_splits(said)
-    while operator >= 0:
-        call = trace.calls[operator]
-        values, place = _listed_values(call.concrete), _splits_of.get(call.operator)
+    for k in ancestors(parents, operator):
+        values, place = listed(trace.calls[k].concrete), _splits_of.get(trace.calls[k].operator)
         if place is not None and len(values) > place and str(values[place]) not in ("", "[]"):
             return _listed_splits(str(values[place]))
-        operator = parents[operator]
     return []
-
-def _listed_values(text):
-    try: found = json.loads(text or "[]")
-    except ValueError: return []
-    return found if isinstance(found, list) else []
 
 def _place_among(rank, members, group_size, world):
     "Return which rank of its group a rank is; `None` where the trace does not say it."
-    listed = _listed_splits(members)
-    if listed and rank in listed: return listed.index(rank)
-    return rank if not listed and group_size == world else None
+    group = _listed_splits(members)
+    if group and rank in group: return group.index(rank)
+    return rank if not group and group_size == world else None
 
 def _part_away(splits, place):
     "Return the part of a buffer that goes to other ranks; `None` if it is divided evenly, NaN if it is not known."

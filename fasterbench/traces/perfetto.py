@@ -13,8 +13,8 @@ import msgspec
 from ..core.files import write_whole
 from ..engine.uncompiled import uncompiled
 from .trace_file import Source, plain_pieces, read_file, sources
-from .trace_join import Reading, attributed, counted
-from .trace_rows import bytes_by_level, placed_with, row_of
+from .trace_join import Reading, attributed
+from .trace_rows import bytes_by_level, calls_and_others, placed_with, row_of
 from ..roofs.place import place
 from ..roofs.hardware import HardwarePeaks
 
@@ -40,14 +40,13 @@ def sayings(
     "Return what to add to each kernel, by (name, begin in µs, correlation), and (begin, end, rates) of each call."
     with uncompiled(): found, trace, _ = placed_with(read_file(source), how)
     seconds, _ = attributed(trace, found)
-    calls = {}      # the activities of each call with figures, by the place of its operator
-    for i, p in enumerate(found):
-        if p.part in counted: calls.setdefault((p.operator, p.instance), []).append(i)
-    levels = bytes_by_level(trace, found, list(calls.values()), peaks, seconds)
+    calls, _ = calls_and_others(trace, found)
+    levels = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
     said, rates = {}, []
     def us(seconds): return trace.origin_us + seconds * 1e6
-    for own, by_level in zip(calls.values(), levels):
-        f, time, acts = found[own[0]].figures, sum(seconds[i] for i in own), [trace.activities[i] for i in own]
+    for g, by_level in zip(calls, levels):
+        f, time = g.place.figures, sum(seconds[i] for i in g.activities)
+        acts = [trace.activities[i] for i in g.activities]
         row = row_of(f, [a.name for a in acts], time, by_level, peaks)
         p = place(row, peaks) if peaks else None
         arguments = _slice_arguments(f, p)

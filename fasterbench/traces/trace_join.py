@@ -10,7 +10,7 @@ import json, re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from typing import NamedTuple
 
@@ -24,8 +24,9 @@ from .other_ops import known_name, recorded
 from .trace_work import (Figures, compiled_figures, figures, has_rule, indexed_figures,
                                                is_made_of_others, least_figures, overloads, reasons,
                                                recorded_arguments)
-from ..timing.kernels import exclusive_seconds, is_communication, launch_and_operator, nesting
+from ..timing.kernels import ancestors, exclusive_seconds, is_communication, launch_and_operator, nesting
 from ..timing.profiler import Record
+from ..views.result import Breakdown
 from ..work.dispatch import is_view
 
 # %% ../../nbs/traces/trace_join.ipynb #e0ab48fa
@@ -101,10 +102,8 @@ class _Stacks:
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
 
     def chain(self, operator):
-        "Yield the places of an operator and its ancestors, innermost first."
-        while operator >= 0:
-            yield operator
-            operator = self.parents[operator]
+        "Yield the places of an operator and of those around it, innermost first."
+        return ancestors(self.parents, operator)
 
     @cached_property
     def requests(self):
@@ -502,15 +501,6 @@ def own_activities(trace:TraceFile)->TraceFile:
     activities = [Record("kernel", r.name, r.start, r.end, r.thread, k) for k, r in zip(own, records)]
     return replace(trace, launches=launches, activities=activities, devices=["cpu"] * len(own), collectives={})
 
-# %% ../../nbs/traces/trace_join.ipynb #a1973aaa
-@dataclass(frozen=True)
-class Spent:
-    "Where the time of one device went."
-    device: object            # As the trace has it
-    span_s: float             # Length of the window
-    parts: dict[str, float]   # Seconds; they sum to the span
-    linked_s: float           # Time of compute whose launch was recorded, s
-
 # %% ../../nbs/traces/trace_join.ipynb #dc97a22f
 def window(trace):
     "Begin and end of what was recorded: the steps of the profiler, and all work of the GPU."
@@ -523,7 +513,7 @@ def _activities_of(trace, device): return [i for i, d in enumerate(trace.devices
 def attributed(
     trace:TraceFile,
     found:list,       # What `places` found
-)->tuple[list[float], list[Spent]]:
+)->tuple[list[float], list[Breakdown]]:
     "Return the seconds of each activity, and per device where the time went."
     seconds, spent, (begin, end) = [0.0] * len(found), [], window(trace)
     for device in sorted(set(trace.devices), key=str):
@@ -537,7 +527,7 @@ def attributed(
         apart = [parts[k] for k in ("outside", "neighbours", "communication", "copies")]
         linked = sum(s for part, s in sums.items() if part not in apart)
         sums[parts["idle"]] = max(end - begin - sum(sums.values()), 0.0)
-        spent.append(Spent(device, end - begin, dict(sorted(sums.items(), key=lambda kv: -kv[1])), linked))
+        spent.append(Breakdown(None, end - begin, dict(sums.most_common()), trace.source, linked))
     return seconds, spent
 
 # %% ../../nbs/traces/trace_join.ipynb #e2b2bab9

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_all_start_methods
 from pathlib import Path
-from statistics import quantiles
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
@@ -23,11 +22,12 @@ from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
 from .collectives import collectives_of
 from .perfetto import write_perfetto
-from .trace_file import Source, read_file, snippet, source_of, sources
+from .trace_file import Source, read_file, snippet, sources
 from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import reasons
 from .trace_rows import left_out, mean_row, reduced
+from ..timing.certainty import Samples
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.point import is_waiting
 from ..roofs.place import place, ranked
@@ -35,22 +35,17 @@ from ..roofs.division import shares_of
 from ..roofs.row import Row, added, no_work
 from .workers import in_processes
 from ..roofs.hardware import HardwarePeaks
-from ..views.result import Breakdown, Idle, Result
+from ..views.result import Idle, Result
 
 if TYPE_CHECKING: from torch.profiler import profile
 
 # %% ../../nbs/traces/trace_read.ipynb #91b4adaf
-def _iqr(seconds):
-    "Return the interquartile range of several times."
-    low, _, high = quantiles(seconds, n=4, method="inclusive")
-    return high - low
-
 def _iqr_by_row(groups):
     "Return the interquartile range of the seconds of each row over the traces."
     times = {}
     for rows in groups:
         for row in rows: times.setdefault(row.key, []).append(row.time_s)
-    return {k: _iqr(v) for k, v in times.items() if len(v) > 1}
+    return {k: Samples(v).iqr for k, v in times.items()}
 
 def _points(found, kind, peaks, n):
     "Return the points of one kind of rows: sums over the traces, divided by `n`; of means, the spread of the times."
@@ -60,26 +55,27 @@ def _points(found, kind, peaks, n):
     return ranked(place(mean_row(row, n), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
 # %% ../../nbs/traces/trace_read.ipynb #f5892c27
-def _idle(found, peaks, n):
+def _idle(found, n):
     "Return the row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) / len(r.spent) for r in found for s in r.spent) / n
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
-    idle = Row("(idle)", name, time_s=seconds, category="idle", **no_work)
-    return place(idle, peaks)
+    return Row("(idle)", name, time_s=seconds, category="idle", **no_work)
 
 def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.source).name
 
 def _by_rank(found, peaks):
     "Return one row per trace: all that has figures, over the time of its window."
     rows = [replace(r.program, name=_name_of_rank(r), type="rank") for r in found]
-    return ranked(place(_with_unknown(row, found), peaks) for row in rows)
+    points = [_placed(row, found, peaks) for row in rows]
+    return ranked(points)
 
-def _with_unknown(row, found):
-    "Return the sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
-    if row.flops or not any(o.flops is None for r in found for o in r.ops): return row
-    nbytes = row.bytes_moved or None
-    return replace(row, flops=None, contraction_flops=row.contraction_flops or None,
-                   dense_flops=row.dense_flops or None, bytes_moved=nbytes, eager_bytes=nbytes)
+def _placed(row, found, peaks):
+    "Place the sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
+    if not row.flops and any(o.flops is None for r in found for o in r.ops):
+        nbytes = row.bytes_moved or None
+        row = replace(row, flops=None, contraction_flops=row.contraction_flops or None,
+                      dense_flops=row.dense_flops or None, bytes_moved=nbytes, eager_bytes=nbytes)
+    return place(row, peaks)
 
 # %% ../../nbs/traces/trace_read.ipynb #31fc6a2b
 def _idle_times(found):
@@ -193,7 +189,7 @@ def _whole(found, ops, idle, peaks, n):
     row = replace(mean_row(row, n), name="", type="window")
     shares = shares_of([p for p in ops if not is_waiting(p)], overhead_s=idle.time_s,
                        communication_s=sum(p.time_s for p in waits))
-    return replace(place(_with_unknown(row, found), peaks), share=1.0, shares=tuple(shares.items()))
+    return replace(_placed(row, found, peaks), share=1.0, shares=tuple(shares.items()))
 
 def _recorded_environment(found, device):
     "Return what is said once for all rows."
@@ -216,7 +212,7 @@ def _root_name(found):
 def _breakdowns(found):
     "Return where the time of each device went; one process alone is no rank."
     def rank(r): return r.rank if r.rank or len(found) > 1 or (r.ranks or 1) > 1 else None
-    return [Breakdown(rank(r), s.span_s, s.parts, r.source, s.linked_s) for r in found for s in r.spent]
+    return [replace(s, rank=rank(r)) for r in found for s in r.spent]
 
 def _transfers_by_rank(found):
     "Return the transfers of each trace; one that does not say its rank has its place in the list."
@@ -228,11 +224,11 @@ def _trace_result(found, by, peaks):
     _check_different(found)
     peaks, by = peaks or found[0].peaks, by or _finer(found)
     n = 1 if by == "rank" else len(found)           # rows of ranks add up to the whole, and all else is a mean
+    idle = _idle(found, n)
     rows = {kind: _points(found, kind, peaks, n) for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
-    idle = _idle(found, peaks, n)
-    if by in ("module", "operator"): points = ranked([*points, idle])
-    steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
+    if by in ("module", "operator"): points = ranked([*points, place(idle, peaks)])
+    steps = [_placed(s, found, peaks) for r in found for s in r.steps]
     return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], idle, peaks, n), steps,
                        environment=_recorded_environment(found, device), model=_root_name(found) + _how_many(found, by),
                        kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
@@ -244,11 +240,12 @@ def _trace_result(found, by, peaks):
 @dataclass(frozen=True, repr=False)
 class TraceResult(Result):
     "The result of a trace, which can be written back into the trace."
-    reading: Reading=Reading()     # The files that were given with the trace; no part of what is saved
+    reading: Reading=Reading()     # The files that were given with the traces; no part of what is saved
+    traces: tuple=()               # Likewise where these are
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        return {k: v for k, v in super().to_dict().items() if k != "reading"}
+        return {k: v for k, v in super().to_dict().items() if k not in ("reading", "traces")}
 
     def to_perfetto(self,
         path=None, # Where to write: .json or .json.gz; None: return the text
@@ -256,10 +253,9 @@ class TraceResult(Result):
         """Write a copy of the trace whose kernels carry FLOPs, bytes, utilization and bound, with tracks of the rates.
 
         What was given with the trace, captures say, is read again, so that the copy says what the rows say."""
-        files = {a.source for a in self.breakdowns}
-        if len(files) != 1:
-            raise ValueError(f"these points are of {len(files)} traces; to_perfetto writes a copy of one")
-        return write_perfetto(source_of(files.pop()), path, self.peaks, self.reading)
+        if len(self.traces) != 1:
+            raise ValueError(f"these points are of {len(self.traces)} traces; to_perfetto writes a copy of one")
+        return write_perfetto(self.traces[0], path, self.peaks, self.reading)
 
 # %% ../../nbs/traces/trace_read.ipynb #90844fd1
 def _name_and_roofs(on, peaks):
@@ -332,10 +328,11 @@ def read_trace(
                   _file_texts("rules", rules),
                   _one_file("like", like), _one_file("kernels", kernels))
     for rule_file in how.rules: read_rules(rule_file)
-    found = _reduce_all(sources(path), peaks, name, executor, how)
+    traces = tuple(sources(path))
+    found = _reduce_all(traces, peaks, name, executor, how)
     if name and all(r.device == "cpu" for r in found) and as_peaks(name).device != "cpu":
         raise ValueError(f"on={name!r}: no trace has activity of a GPU; `peaks` takes the roofs of a CPU")
-    return replace(_trace_result(found, by, peaks), reading=how)
+    return replace(_trace_result(found, by, peaks), reading=how, traces=traces)
 
 # %% ../../nbs/traces/trace_read.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}

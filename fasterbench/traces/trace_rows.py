@@ -18,7 +18,7 @@ from .collectives import transfers
 from .contradictions import can_move, consistent, too_fast
 from .captures import known_kernels, with_captures, with_replayed_kernels, with_known_kernels
 from .trace_file import TraceFile, read_file, snippet, sources
-from .trace_join import (Reading, Spent, attributed, calls_of, counted, idle_before,
+from .trace_join import (Reading, attributed, calls_of, counted, idle_before,
                                             own_activities, parts, placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
@@ -27,7 +27,8 @@ from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
-from ..timing.kernels import nesting
+from ..timing.kernels import ancestors, nesting
+from ..views.result import Breakdown
 from ..work.memory import Memory, Moment, allocated
 
 # %% ../../nbs/traces/trace_rows.ipynb #67fe818e
@@ -203,7 +204,7 @@ class Reduced:
     rank: int|None
     ranks: int|None
     device: str                 # Name of the device, or "cpu"
-    spent: list[Spent]
+    spent: list[Breakdown]
     modules: list[Row]
     ops: list[Row]
     kernels: list[Row]
@@ -256,15 +257,9 @@ def checked(trace:TraceFile)->TraceFile:
 
 # %% ../../nbs/traces/trace_rows.ipynb #45994ae1
 def _innermost(records, moments):
-    "Return for each moment the name of the record around it that began last in its thread; empty outside of all."
-    left, opened, found = {}, {}, []
-    for r in reversed(records): left.setdefault(r.thread, []).append(r)
-    for time, thread, *_ in moments:
-        waiting, around = left.get(thread, []), opened.setdefault(thread, [])
-        while waiting and waiting[-1].start <= time: around.append(waiting.pop())
-        while around and around[-1].end < time: around.pop()
-        found.append(around[-1].name if around else "")
-    return found
+    "Return for each moment the name of the innermost record around it in its thread; empty outside of all."
+    at = nesting(records, [(thread, time) for time, thread, *_ in moments])[1]
+    return [records[k].name if k >= 0 else "" for k in at]
 
 def recorded_memory(
     trace:TraceFile,
@@ -318,7 +313,7 @@ class _Gathered(NamedTuple):
     place: NamedTuple
     activities: list[int]
 
-def _gather(trace, found):
+def calls_and_others(trace, found):
     "Return the calls with figures in the order of their launch, and the other activities by what they have in common."
     calls, others = {}, {}
     for i, p in enumerate(found):
@@ -368,7 +363,7 @@ def reduced(
     found, trace, model = placed_with(trace, how)
     name = name or _device_name(trace)
     seconds, spent = attributed(trace, found)
-    calls, others = _gather(trace, found)
+    calls, others = calls_and_others(trace, found)
     peaks, notes, no_roofs = _datasheet_roofs(peaks, name, calls)
     trace = _with_possible_copies(trace, peaks)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
@@ -423,11 +418,8 @@ _lengths = re.compile(r"(?<=\d)\(\w+\)")      # which vLLM and SGLang write behi
 def _model_name(trace, found, seconds):
     "Return the class of the outermost module whose kernels ran longest, or the annotation of what runs in none."
     spans, longest = nesting(calls_of(trace))[0], Counter()
-    def outermost(call):
-        while spans[call] >= 0: call = spans[call]
-        return call
     for p, s in zip(found, seconds):
-        if p.call >= 0: longest[outermost(p.call)] += s
+        if p.call >= 0: longest[[*ancestors(spans, p.call)][-1]] += s
         elif p.annotation and not _of_the_profiler.match(p.annotation): longest[p.annotation] += s
     name = max(longest, key=longest.get, default="")
     return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)

@@ -6,7 +6,7 @@
 __all__ = ['compiled_figures', 'least_figures', 'indexed_figures']
 
 # %% ../../nbs/traces/trace_work.ipynb #bc771786
-import ast, json, math, re, warnings
+import ast, math, re, warnings
 from functools import cache, lru_cache
 from typing import NamedTuple
 
@@ -16,7 +16,7 @@ import torch._meta_registrations
 from ..core.private import OpOverloadPacket
 from . import engine_ops
 from . import other_ops
-from .trace_file import RecordedCall
+from .trace_file import RecordedCall, listed
 from ..core.dtypes import dtype_name, itemsize
 from ..work.elementwise import is_known_pointwise
 from ..work.flops import operator_flops
@@ -81,11 +81,6 @@ class RecordedArgument(NamedTuple):
 _dtypes = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype) and itemsize(dtype_name(d))}
 
 # %% ../../nbs/traces/trace_work.ipynb #9963fd22
-def _list(text):
-    try: found = json.loads(text or "[]")
-    except (ValueError, RecursionError): return []
-    return found if isinstance(found, list) else []
-
 def _recorded_sizes(value):
     "Return sizes, or a list of sizes, as they were recorded; nothing for what is neither."
     if not isinstance(value, list) or len(value) > 10_000: return []
@@ -98,7 +93,7 @@ def _type(text): return text if text[:1].isupper() else dtype_name(text)     # "
 @lru_cache(1 << 16)
 def recorded_arguments(call:RecordedCall)->tuple[RecordedArgument, ...]:
     "Return the arguments of a call, as they were recorded."
-    dims, types, strides, concrete = map(_list, call[1:5])
+    dims, types, strides, concrete = map(listed, call[1:5])
     def at(values, i, default): return values[i] if i < len(values) else default
     texts = [str(at(concrete, i, "")) if concrete else None for i in range(len(dims))]
     return tuple(RecordedArgument(_recorded_sizes(d), _type(str(at(types, i, ""))), at(strides, i, []), texts[i])

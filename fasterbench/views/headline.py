@@ -7,9 +7,10 @@ __all__ = []
 
 # %% ../../nbs/views/headline.ipynb #a8754431
 from dataclasses import replace
-from operator import itemgetter
 from pathlib import PurePath
 from typing import NamedTuple
+
+from fastcore.basics import groupby
 
 from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
@@ -17,7 +18,7 @@ from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.point import is_waiting
-from ..roofs.row import grouped, part_of, totals
+from ..roofs.row import part_of
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -30,8 +31,8 @@ def _sample(result):
 
 def _dtype(result):
     "Return the dtype of most FLOPs if no tensor of the sample has it: token ids, autocast."
-    flops = totals((p.dtype, p.flops or 0) for p in result.points)
-    most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
+    rows, given = groupby(result.points, "dtype"), {t["dtype"] for t in result.sample if "dtype" in t}
+    most = max(rows, key=lambda dtype: sum(p.flops or 0 for p in rows[dtype]), default="")
     autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
     return autocast + most if given and most not in given else ""
 
@@ -90,9 +91,10 @@ unsteady, busy = "NOT STEADY", "busy"
 
 def time_doubt(timing)->str:
     "Say that a time is not steady, and what is known to disturb the machine; empty where neither is so."
-    varies = timing is not None and (timing.spread or 0.0) > run_spread
-    if timing is None or not varies and not load_caveats(timing): return ""
-    why = "; ".join(filter(None, [*load_caveats(timing), _looked_at(timing)]))
+    if timing is None: return ""
+    varies, load = (timing.spread or 0.0) > run_spread, load_caveats(timing)
+    if not varies and not load: return ""
+    why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
 def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
@@ -131,8 +133,8 @@ def _of_one_run(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
-    points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
+    t, n, rows = result.timing, len({r for p in result.points for r, _ in p.ranks}), _time_rows(result)
+    points = [_of_mean_rank(p, n) if p.ranks else p for p in rows]
     if t is None: return _of_one_run(division(points, result.program.time_s if result.program else None))
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
@@ -153,10 +155,10 @@ def roofs_text(peaks, points=())->str:
 
 def _by_use(peaks, points):
     "Return the key that sorts ceilings: dtypes that take most time first, then that of the peaks; own roofs first."
-    own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
-    times, most = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)]), {}
-    for p in points: most[p.dtype] = max(most.get(p.dtype, 0.0), 1e9 * (p.attainable_gflops or 0.0))
-    return lambda c: (-times.get(c.dtype, 0.0), c.flops < 0.999 * most.get(c.dtype, 0.0))
+    own, rows = peaks.dtype.removeprefix("torch.") if points else None, groupby(points, "dtype")
+    times = {dtype: sum(p.longest_s for p in of) for dtype, of in rows.items()}
+    most = {dtype: max(1e9 * (p.attainable_gflops or 0.0) for p in of) for dtype, of in rows.items()}
+    return lambda c: (-times.get(c.dtype, 1e-15 * (c.dtype == own)), c.flops < 0.999 * most.get(c.dtype, 0.0))
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -228,7 +230,7 @@ def step_answer(result)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
     step, p = result.environment.get("step"), result.program
     if not step: return []
-    room, most = result.peaks.capacity("memory"), step.get("largest_batch")
+    room, most = result.room, step.get("largest_batch")
     told = []
     if p.time_s and not p.is_range:
         told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['work'] / p.time_s)} {step['unit']}/s"]
@@ -253,11 +255,10 @@ def headline(result)->list[str]:
     return [*step_answer(result), *lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
-def _looked_at(t):
-    "Describe the load of the machine, as far as the system tells."
+def _looked_at(t, said):
+    "Describe the load of the machine, as far as the system tells and it is not `said`."
     cores = f"on {t.cores} core{'s' if t.cores != 1 else ''}" if t.cores else ""
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
-    said = " ".join(load_caveats(t))
     if (t.others or 0) > 0.05 and "processes" not in said: told.append(f"other processes used {t.others:.1f} cores")
     if (t.steal or 0) > 0.02 and "hypervisor" not in said: told.append(f"the hypervisor took {t.steal:.2f} cores")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):
@@ -313,7 +314,7 @@ def caveats(result)->str:
 
 def doubt_line(parts:list[str])->str:
     "Join caveats, each kind under its word."
-    kinds = grouped((part.partition(": ") for part in parts), itemgetter(0))
+    kinds = groupby((part.partition(": ") for part in parts), 0)
     return "; ".join(": ".join(filter(None, [word, ", ".join(filter(None, (text for *_, text in found)))]))
                      for word, found in kinds.items())
 

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from fastcore.basics import groupby
+
 from ..core import features
 from ..core.features import is_there
 from ..core.files import write_whole
@@ -17,7 +19,6 @@ from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
-from ..roofs.row import grouped
 from .fields import Field, brief
 from .headline import machine_name, roof_caveats, roofs_text
 from .page import pairs_of
@@ -101,7 +102,7 @@ def _ceiling_lines(fig, lines, capacities):
 # %% ../../nbs/views/peaks_page.ipynb #23448b65
 def drawn_by_kind(fig, rows, value, unit, mode):
     "Draw a value of rows over their size: a colour and a symbol for each kind."
-    for k, (kind, of) in enumerate(grouped(range(len(rows)), lambda i: rows[i]["kind"]).items()):
+    for k, (kind, of) in enumerate(groupby(range(len(rows)), lambda i: rows[i]["kind"]).items()):
         of, name, color = sorted(of, key=lambda i: rows[i]["size"]), escape(kind), hues[k % 7]
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i][value], unit)}" for i in of]
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i][value] for i in of], customdata=of, name=name,

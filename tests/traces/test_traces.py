@@ -11,7 +11,7 @@ from conftest import heavy_only, in_line
 import fasterbench.traces.perfetto as perfetto
 from fasterbench import on_trace_ready, read_trace
 from fasterbench.traces.perfetto import write_perfetto
-from fasterbench.traces.trace_file import plain_pieces, read_file, source_of
+from fasterbench.traces.trace_file import Source, plain_pieces, read_file
 from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
 from fasterbench.comparing.compare import compare
 from fasterbench.views.headline import divided, headline, terms
@@ -349,7 +349,7 @@ def test_a_copy_for_perfetto_is_streamed(tmp_path, monkeypatch):
     def held(n):
         events = [e for i in range(n) for e in (dict(e, ts=e["ts"] + 100 * i) for e in step())]
         path = written(tmp_path, events, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")])
-        texts = perfetto._copy(plain_pieces(source_of(str(path)), block=1 << 14), {}, [])
+        texts = perfetto._copy(plain_pieces(Source(str(path)), block=1 << 14), {}, [])
         tracemalloc.start()
         size = sum(map(len, texts))
         peak = tracemalloc.get_traced_memory()[1]
