@@ -102,6 +102,12 @@ def pytest_xdist_auto_num_workers(config):
     chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)
     return 0 if chosen or not unix else min(cores() + 1, 4)              # tests wait for browsers and ranks
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config):
+    "Workers are told paths in UTF-8: tests below a path that the locale cannot read stay in one process."
+    try: str(root).encode()
+    except UnicodeEncodeError: config.option.numprocesses = 0
+
 def pytest_configure(config):
     if not config.getoption("numprocesses", 0): return
     os.environ.setdefault("OMP_NUM_THREADS", "1")       # workers share the cores; timed cells have them all (`run_notebook`)

@@ -156,6 +156,7 @@ def fused(p): return torch.optim.AdamW(p, lr=0.1, fused=True)
 def foreach(p): return torch.optim.Adam(p, lr=0.1, foreach=True)
 def sparse_adam(p): return torch.optim.SGD(p, lr=0.1)
 
+def squares(out): return out.square().sum()          # unlike that of a sum, its gradient is copied by no product
 def cross_entropy(out): return F.cross_entropy((out.logits if hasattr(out, "logits") else out).flatten(0, -2), torch.zeros((out.logits if hasattr(out, "logits") else out).flatten(0, -2).shape[0], dtype=torch.long))
 
 def vision(name, **more):
@@ -221,7 +222,7 @@ cases = {
     "cache in an attribute": lambda: (Cached(), torch.randn(2, 32, 16)),
     "autocast, step": lambda: (wide(), torch.randn(64, 64), step(optimizer=sgd)),
     "norms under autocast, step": lambda: (norms(), torch.randn(2, 3, 8, 8), step()),
-    "batch norm of a sample, step": lambda: (nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 8)), torch.randn(128, 64), step()),
+    "batch norm of a sample, step": lambda: (nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 8)), torch.randn(128, 64), step(loss=squares)),
     "encoder layer, step": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32), step()),
     "encoder layer, forward": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32)),
     "GRU and batch norm, step": lambda: (nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Softmax(-1)), torch.randn(2, 4, 32), step()),

@@ -63,6 +63,7 @@ def shell():
 def run(path, heavy, weekly=False):
     "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
     os.chdir(Path(path).parent)
+    for stream in (sys.stdout, sys.stderr): stream.reconfigure(errors="replace")    # what the encoding lacks, as the command line does
     os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))     # see `forked`
     out, ip, counts = left_out(heavy, weekly), shell(), dict(executed=0, heavy=0, weekly=0, cuda=0, never=0)
     cells = code_cells(path)

@@ -48,6 +48,12 @@ def test_gradients_count():
     # the gradient of the first layer's output is there when the last gradient is made; the loss, and its own gradient
     assert m.peak_bytes == 2 * weights + 3 * row + 4 + 4
 
+@pytest.mark.parametrize("where", [None, Target("cpu"), Target("cuda", "sm90")])
+def test_a_product_copies_the_gradient_of_a_sum(where):
+    "Its strides are 0: the product of the weight's gradient reads a copy, beside weight, sample, result, loss and its gradient."
+    net, x = nn.Linear(64, 32, bias=False), torch.randn(128, 64)
+    assert count_work(net, x, backward=True, target=where).memory.peak_bytes == 4 * (2 * 64 * 32 + 128 * 64 + 2 * 128 * 32 + 2)
+
 def test_state_of_the_optimizer_counts():
     net = nn.Linear(64, 32, bias=False)
     m = count_work(net, torch.randn(2, 64), backward=True, optimizer=torch.optim.Adam(net.parameters(), foreach=False)).memory

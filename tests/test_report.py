@@ -991,7 +991,7 @@ def test_caveats_of_roofs_are_on_the_page_of_the_peaks(chrome, tmp_path):
     (tmp_path/"peaks.html").write_text(PeaksView(found).render(), encoding="utf-8")
     opened(chrome, tmp_path/"peaks.html", tab="memory")
     texts = chrome.execute_script("return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => e.textContent.replaceAll('\\u00a0', ' '))")
-    assert texts == ["device: cpu", "roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "noise: L3 ±17 %"]                # half of 34 %
+    assert texts == ["device: cpu", "roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "NOT STEADY: L3 ±17 %"]           # half of 34 %
 
 link = '<a href="https://example.org">x</a>'
 

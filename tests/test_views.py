@@ -1,5 +1,5 @@
 "What every kind of view says, in the terminal, in a notebook, on its page and in its JSON."
-import html, json, math, os, re, shutil, sys
+import html, json, math, os, random, re, shutil, sys
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -326,9 +326,9 @@ questions = dict(
              column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "Predicted for"), one),
     host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"), column("p90") + line("Predicted for"), one),
     pair=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("time before", "time after") + line("lost below the roof"), line("compute 0.60"),
-          column("utilization after"), column("change") + line("noise:"), column("time ratio")),
+          column("utilization after"), column("change") + line("NOT STEADY: other processes"), column("time ratio")),
     series=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("batch 1", "batch 4") + line("lost below the roof"), line("compute 0.60"),
-            line("at the roof"), line("noise:"), column("last/first")),
+            line("at the roof"), line("NOT STEADY: other processes"), column("last/first")),
     batches=(line("device: NVIDIA H100", "roofs: "), column("batch 8"), line("at the roof (memory"), line("limit"), line("Predicted for"), column("last/first")),
     three_batches=(line("device: NVIDIA H100", "roofs: "), column("batch 32"), line("at the roof (memory"), line("limit"),
                    line("batch 32 expected", " to ", "Predicted for"), column("last/first")),
@@ -342,9 +342,9 @@ questions = dict(
     check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "value", "limit used"), column("interval", "verdict"),
            Not("each figure is held against its limit, which a baseline may be")),
     watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
-           line("IQR", "up to 1.6 of 2 cores in 3 of 5 samples") + column("cores used by others"), Not("a row is a moment of one run; the chart shows the change")),
-    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 ±20 %"), one),
-    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("noise: float32 ±20 %"), one))
+           line("±", "up to 1.6 of 2 cores in 3 of 5 samples") + column("busy cores"), Not("a row is a moment of one run; the chart shows the change")),
+    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("NOT STEADY: float32 ±20 %"), one),
+    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("NOT STEADY: float32 ±20 %"), one))
 
 def test_every_kind_answers_or_says_why_not():
     "Who measured it, and the five questions; one that does not apply says because of what."
@@ -363,6 +363,58 @@ def test_one_screen_answers(chrome, page_of, kind):
     missing = {q: chrome.execute_script(not_in_view, a) for q, a in asked.items() if not isinstance(a, Not)}
     assert {q: m for q, m in missing.items() if m} == {}
     assert [chrome.execute_script(script) for script in (alike, unnamed)] == [[], []]
+
+press = """
+    const [draws, done] = arguments, found = [], trail = []
+    window.addEventListener("error", e => found.push(`${trail.slice(-3).join(", ")}: ${e.message}`))
+    window.addEventListener("unhandledrejection", e => found.push(`${trail.slice(-3).join(", ")}: ${e.reason}`))
+    const places = {tab: "#tabs input", legend: "#legend button", head: "#table th", row: "#table tbody tr[data-index]", menu: "summary",
+                    box: "input[type=checkbox]", select: "select", other: "button:not(#legend *)", text: "input[type=search]"}
+    const seen = e => e.getClientRects().length > 0 || e.closest("label")?.getClientRects().length > 0
+    const act = (kind, e, x) => {
+      trail.push(`${kind} ${(e.textContent || e.value || e.id).trim().slice(0, 30)}`)
+      if (kind === "select") e.selectedIndex = Math.floor(x * e.options.length)
+      if (kind === "text") e.value = x < 0.5 ? "[" : ""
+      if (kind === "select" || kind === "text") return e.dispatchEvent(new Event("input", {bubbles: true}))
+      e.click()
+      if (kind === "row") e.dispatchEvent(new KeyboardEvent("keydown", {key: x < 0.5 ? "ArrowDown" : "Enter", bubbles: true}))
+    }
+    const mark = x => {
+      const at = charts.flatMap(c => c.data.flatMap(t => (t.customdata ?? []).map(i => [c, i])))
+      const [c, i] = at[Math.floor(x * at.length)] ?? []
+      trail.push(`marker ${i}`)
+      if (c) c.emit("plotly_click", {points: [{customdata: i}]})
+    }
+    const all = kind => [...document.querySelectorAll(places[kind])].filter(seen)
+    const kinds = [...Object.keys(places), "marker"]
+    const run = async () => {
+      for (const kind of Object.keys(places)) {
+        for (let i = 0; i < Math.min(all(kind).length, 25); i++) { act(kind, all(kind)[i], 0.9); await null }
+      }
+      for (const [one, other, x] of draws) {
+        const kind = kinds[Math.floor(one * kinds.length)], them = places[kind] ? all(kind) : []
+        if (kind === "marker") mark(other)
+        else if (them.length) act(kind, them[Math.floor(other * them.length)], x)
+        await new Promise(next => setTimeout(next))
+      }
+      done([found, trail.length])
+    }
+    run().catch(e => done([[...found, `${trail.slice(-3).join(", ")}: ${e.message}`], trail.length]))"""
+
+@pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
+def test_whatever_is_pressed_the_console_is_silent(chrome, page_of, kind):
+    "Each control once, on a desk and on a phone, then forty drawn ones in the order in which they are drawn."
+    draw = random.Random(kind)
+    for size in ((1440, 900), (390, 844)):
+        opened(chrome, page_of(kind), *size, tab=first_tab(view_of(kind)), state="")
+        found, pressed = chrome.execute_async_script(press, [[draw.random() for _ in range(3)] for _ in range(40)])
+        assert found == [] and chrome.get_log("browser") == [] and pressed >= 40, size
+        assert not chrome.find_element("id", "trouble").is_displayed()
+
+def test_a_press_that_fails_is_found(chrome, page_of):
+    opened(chrome, page_of("serve"), tab=first_tab(view_of("serve")), state="")
+    chrome.execute_script("document.querySelector('#table th').onclick = () => { throw Error('planted') }")
+    assert "planted" in str(chrome.execute_async_script(press, [])[0])
 
 def test_what_changed_between_devices_has_an_interval():
     "By hand: 20.13 ÷ 20.44 µs, times and over exp √(ln²(26.75 ÷ 20.44) + ln²(27.74 ÷ 20.13)) = 1.52; of rates of servers alike."
@@ -410,10 +462,10 @@ def test_what_puts_both_sides_in_doubt_is_said_once():
     "Two profiles beside processes that used as many cores, then two beside others."
     from fasterbench import compare
     from view_kinds import busy, profiled
-    [said] = [c for c in compare(profiled(), profiled()).caveats if "noise:" in c]
-    assert said.startswith("noise: other processes used 1.6 of 2 cores")
-    other = [c for c in compare(profiled(), profiled(timing=replace(busy, others=1.2))).caveats if "noise:" in c]
-    assert [c.partition(" of ")[0] for c in other] == ["before: noise: other processes used 1.6", "after: noise: other processes used 1.2"]
+    [said] = [c for c in compare(profiled(), profiled()).caveats if "busy:" in c]
+    assert said.startswith("busy: other processes used 1.6 of 2 cores")
+    other = [c for c in compare(profiled(), profiled(timing=replace(busy, others=1.2))).caveats if "busy:" in c]
+    assert [c.partition(" of ")[0] for c in other] == ["before: busy: other processes used 1.6", "after: busy: other processes used 1.2"]
 
 def test_a_row_faster_than_its_roof_is_named_once():
     "Its 2e8 FLOP need 0.2 ms at 1e12 FLOP/s, and took 0.1 ms; the profile warned of it."

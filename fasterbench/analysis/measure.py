@@ -186,7 +186,9 @@ def _kernels(run, fresh, args, kwargs):
     found, notes = features.compiled.kernels_of(run, fresh)
     if found is None: return None, None, notes
     deep = features.compiled.inside(run)
-    return found, trace_call(fresh_calls(deep, args, kwargs)(), deep), notes
+    work = trace_call(fresh_calls(deep, args, kwargs)(), deep)
+    found.slots = features.compiled.with_eager_flops(found.slots, work)
+    return found, work, notes
 
 def _counted_and_timed(run, args, kwargs, here, before_write, tick, together, kernels=True, **how):
     with (undo := Undo()), undo:

@@ -11,6 +11,24 @@ from dataclasses import replace
 from typing import NamedTuple
 
 from torch import nn
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from .measure import Measurement
 from ..core import features
@@ -21,7 +39,7 @@ from ..roofs.call_row import call_row
 from ..roofs.place import place, ranked
 from ..roofs.division import shares_of
 from ..roofs.point import waiting_row
-from ..roofs.row import Row, changed, grouped, no_work, summed, unknown_work
+from ..roofs.row import Row, changed, no_work, summed, unknown_work
 from ..roofs.hardware import HardwarePeaks
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples, is_marked
@@ -233,7 +251,7 @@ def contractions_of(work:Work)->dict[str, dict[str, float]]:
     if work.unknown_ops: return {}
     kinds = dict(model=model_flops_of, needed=lambda c: model_flops_of(c, every=False),
                  hardware=lambda c: c.contraction_flops)
-    calls = grouped(filter(lambda c: c.contraction_flops, work.trace), lambda c: c.dtype)
+    calls = groupby(filter(lambda c: c.contraction_flops, work.trace), "dtype")
     found = {kind: {dtype: total(map(flops_of, own)) for dtype, own in calls.items()}
              for kind, flops_of in kinds.items()}
     return {kind: sums for kind, sums in found.items() if None not in sums.values()}

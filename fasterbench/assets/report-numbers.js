@@ -17,7 +17,7 @@ function si(x, unit = "") {
 }
 
 const writers = {
-  text: x => String(x), count: x => String(x), flag: x => x ? "yes" : "no", mark: x => x ? "noisy" : "",
+  text: x => String(x), count: x => String(x), flag: x => x ? "yes" : "no", mark: x => x ? "no" : "",
   si, amount: x => si(x), share: x => (100 * x).toFixed(1) + " %", percent: x => x.toFixed(1) + " %",
   ratio: x => "×" + (x > 0 && x < 0.095 ? Number(x.toPrecision(2)) : x.toFixed(2)), fixed: (x, unit) => unit === "GFLOP/s" ? si(1e9 * x, "FLOP/s") : x > 0 && x < 0.095 ? String(Number(x.toPrecision(2))) : x.toFixed(2),
 }

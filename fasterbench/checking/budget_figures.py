@@ -10,6 +10,24 @@ import math, statistics
 from dataclasses import replace
 
 from torch import nn
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
 
 from ..timing.certainty import Samples, median_error, nearly_sure, spread_of
 from .budgets import Found, interval_of_median, looks
@@ -21,7 +39,6 @@ from ..engine.process import preserved_process, gc_paused
 from ..engine.step import Forward, TrainingStep, placed, preserved_run
 from ..core.units import total
 from ..roofs.division import division
-from ..roofs.row import grouped
 from ..timing.stopping import StoppingRule
 from ..timing.timestamps import TimestampCost
 from ..views.result import Result
@@ -68,7 +85,7 @@ def round_figures(
     result:Result, # One profile
 )->dict[str, dict[str, float]]:
     "Return the times of one round per layer, s, and relative to the roofs; the whole model has the empty name."
-    end, own = result.timing.end_to_end_s, grouped(result.points, lambda p: p.name)          # phases together
+    end, own = result.timing.end_to_end_s, groupby(result.points, "name")          # phases together
     rows = {path: [p for n in names for p in own[n]] for path, names in _rows_inside(own).items()}
     sums = {path: (sum(p.time_s for p in of), total(p.roof_time_s for p in of)) for path, of in rows.items()}
     sums[""] = end, sum(p.roof_time_s or 0.0 for p in result.points)
@@ -160,7 +177,7 @@ def errors_of_saved(
     result:Result, # With timing
 )->dict[str, float]:
     "Return the half width of the 99 % interval of the time of each layer, as a fraction; the model has the empty name."
-    t, own = result.timing, grouped(result.points, lambda p: p.name)
+    t, own = result.timing, groupby(result.points, "name")
     def error(iqr, time, n):
         return iqr / time if "quietest" in t.statistic else median_error(iqr / time, n, nearly_sure)
     errors = {"": error(t.end_to_end_iqr_s, t.end_to_end_s, t.bare_steps)}

@@ -9,11 +9,30 @@ __all__ = []
 import math
 from itertools import product
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from .differences import before_after, roof_rates
 from .pairs import changed_by
 from .ratios import change_text
 from .verdicts import Change
-from ..roofs.row import grouped, totals
+from ..roofs.row import totals
 from ..views.plot import (axes, bounds, canvas, category_bars, dress, extent, hover, marker_size, name_rows,
                                     placeable,
                           spot, star_style, style)
@@ -60,7 +79,7 @@ def _arrows(fig, pairs):
 def _spots(fig, pairs, side, called):
     "Draw one side's markers, per bound; those before are open, and those of rows not clearly changed absent."
     rows = [(i, getattr(q, side), q) for i, q in enumerate(pairs)]
-    groups = grouped([r for r in rows if placeable(r[1])], lambda r: (r[1].bound, _has_changed(r[2])))
+    groups = groupby([r for r in rows if placeable(r[1])], lambda r: (r[1].bound, _has_changed(r[2])))
     for kind, changed in product(bounds, (False, True) if side == "after" else (True,)):
         chosen = groups.get((kind, changed))
         if not chosen: continue

@@ -10,17 +10,35 @@ from dataclasses import dataclass, replace
 from html import escape
 from textwrap import wrap
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from .differences import by_key, differences
 from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result
 from .ratios import change_text, ratio_of, shared_deviation
 from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text, total
-from ..roofs.row import grouped
 from ..views.fields import Field, brief, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
-                                        noise_line,
+                                        doubt_line,
                               roofs_text, short_name, time_division, time_text)
 from ..views.origin import batch_of, conditions, long_facts, number_of_calls
 from ..views.plot import canvas, dress, grid, shown
@@ -97,7 +115,7 @@ def _main_roofs(r):
 def _one_or_each(what, labels, texts):
     "Return one line with the value of all results, or of each; none if the labels already say it."
     if len(set(texts)) == 1: return [f"{what}: {texts[0]}"] if texts[0] else []
-    of = grouped(zip(labels, texts), lambda pair: pair[1])
+    of = groupby(zip(labels, texts), 1)
     each = [f"{', '.join(label for label, _ in pairs)} {text or '?'}" for text, pairs in of.items()
             if [text] != [label for label, _ in pairs]]
     return [f"{what}: {'; '.join(each)}"] if each else []
@@ -209,8 +227,8 @@ class Series(LongView):
         said = list(map(caveat_parts, self.results))
         own = [[part for part in of if not all(part in other for other in said)] for of in said]
         common = [part for part in said[0] if part not in own[0]]
-        return [*(f"{label}: {noise_line(of)}" for label, of in zip(self.labels, own) if of),
-                *filter(None, [noise_line(common)])]
+        return [*(f"{label}: {doubt_line(of)}" for label, of in zip(self.labels, own) if of),
+                *filter(None, [doubt_line(common)])]
 
     @property
     def caveats(self)->list[str]:

@@ -269,6 +269,24 @@ def layer_shares(
         found.append(tuple((p, kinds[p], weighed[p] / whole, own[p]) for p in sorted(sums, key=lambda p: -weighed[p])))
     return found
 
+def with_eager_flops(
+    slots:Sequence[Slot],
+    work:Work, # Of the eager run, with the modules inside compiled ones
+)->list[Slot]:
+    "Return the slots with FLOPs that depend on data, as those under the mask of `flex_attention`, of the eager run."
+    eager, found = {}, []
+    for c in work.trace: eager.setdefault((c.operator, c.shapes[:3]), []).append(c)
+    for s in slots:
+        call = s.kernel and s.kernel.call
+        same = eager.get((call.operator, call.shapes[:3])) if call and call.flops is None else None
+        if same:
+            known = {k: getattr(same[0], k) for k in ("flops", "contraction_flops", "dense_flops")}
+            known["flops"] += s.kernel.beside
+            s = s._replace(kernel=replace(s.kernel, call=replace(call, **known)))
+            del same[0]
+        found.append(s)
+    return found
+
 def _by_level(calls, peaks, most=False):
     "Return the bytes that each level of memory serves, per call or kernel in the order of a run."
     def touched(touches): return [(t.storage, t.bytes, t.region) for t in touches]

@@ -11,7 +11,7 @@ from dataclasses import replace
 import torch
 
 from .compiled import (inside, kernel_rows, kernels_of, kernels_on_target, limits,
-                                           measured_limits)
+                                           measured_limits, with_eager_flops)
 from .kernel_points import inferred_layers, with_kernels
 from .inductor import NotGenerated
 from .kernel_file import read_kernel_file, kernel_file_of, kernel_file_text
@@ -39,7 +39,7 @@ def generated_rows(
     if device and target.type == stand_in: gpu = device.architecture, device.units, device.capacities.get("L2", 0)
     if target.type == stand_in and not gpu and not getattr(torch, stand_in).is_available():
         return None, "the table of devices does not have its architecture"
-    try: slots = kernels_on_target(model, sample, target, gpu, progress)
+    try: slots = with_eager_flops(kernels_on_target(model, sample, target, gpu, progress), work)
     except NotGenerated as error: return None, str(error)
     if kernels: write_whole(kernels, kernel_file_text(kernel_file_of(slots, work, type(model).__name__)))
     rows = kernel_rows(slots, work, peaks, tf32, most=True)     # a limit holds whatever the order within a kernel

@@ -14,12 +14,12 @@ from dataclasses import dataclass, replace
 import torch
 
 from ..core.dtypes import dtype_name
-from ..core.private import OpOverload
+from ..core.private import HigherOrderOperator, OpOverload
 from ..work.dispatch import is_view
 from ..work.elementwise import pointwise_cost
 from ..work.flops import operator_flops
 from ..work.overlap import Covered, length, merged_spans
-from ..work.rules import op_name, tensors_in
+from ..work.rules import op_name, rules, tensors_in
 from ..work.trace import Call, Touch
 from ..work.traffic import operator_accesses
 
@@ -31,6 +31,7 @@ class Kernel:
     call: Call         # Its work as one call; its storages are names of buffers
     layers: dict       # (path in the frame, class, inferred) -> bytes that the operators of that module would move
     fused: bool=True   # Generated; False: an operator of PyTorch, called as it is
+    beside: float=0    # FLOPs of its loops, where those of an operator in it are not known
 
     @property
     def called(self)->str:
@@ -335,7 +336,11 @@ def _as_called(graph, node):
 
 def _has_effects(node): return node.op == "call_function" and str(node.target) == "with_effects"
 
-def _is_operator(node): return node.op == "call_function" and isinstance(node.target, OpOverload)
+def _is_operator(node):
+    "Tell if a node calls an operator; one that takes functions where it has a rule, as `flex_attention`."
+    if node.op != "call_function": return False
+    takes_functions = isinstance(node.target, HigherOrderOperator)
+    return isinstance(node.target, OpOverload) or takes_functions and op_name(node.target) in rules
 
 def _main_node(node):
     "Return the operator that an extern kernel or a template computes: that with most work of those it stands for."
@@ -347,7 +352,7 @@ def _main_node(node):
     return next(iter((*named, *products, *origins, *filter(_has_effects, node.origins))), None)
 
 _products = ("mm", "addmm", "bmm", "baddbmm", "convolution", "_int_mm", "linear", "_linear", "_mkl_linear",
-             "_convolution", "_scaled")
+             "_convolution", "_scaled", "flex_attention")
 
 # %% ../../nbs/compiled/fused.ipynb #bb7e4cbf
 def _given_scatter(node, x, index, *source):
@@ -381,17 +386,22 @@ def _operator_call(graph, node, name):
         return Call(-1, -1, "forward", name, "other", None, None, *_buffers_of(graph, node), (), (), "")
     (op, args, kwargs, out), names = changing or (_as_called(graph, main), _storages(graph, node, main))
     flops, category = operator_flops(op, args, kwargs, out)
-    reads, writes = operator_accesses(op, args, kwargs, out)
+    reads, writes = _touches_of_call(graph, node, op, args, kwargs, out, names)
     given = tensors_in((args, kwargs))
     dtype = next((dtype_name(t.dtype) for t in given if t.is_floating_point()), dtype_name(given[0].dtype) if given
         else "")
     total = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
+    return Call(-1, -1, "forward", op_name(op), category, *total[:2], reads, writes,
+                tuple(tuple(t.shape) for t in given), tuple(dtype_name(t.dtype) for t in given), dtype, None, total[2])
+
+def _touches_of_call(graph, node, op, args, kwargs, out, names):
+    "Return what an operator reads and what it writes; one that takes functions its buffers as a whole."
+    if isinstance(op, HigherOrderOperator): return _buffers_of(graph, node)
     made = _memory_of_buffer(graph, node.get_name())[0]
     def touches(accesses, of): return [Touch(of(a.tensor, i), (), a.bytes, 0) for i, a in enumerate(accesses)]
     def read(t, i): return names.get(id(t), (node.get_name(), "read", i))
-    return Call(-1, -1, "forward", op_name(op), category, *total[:2], touches(reads, read),
-                touches(writes, lambda t, i: made if not i else (made, i)),
-                tuple(tuple(t.shape) for t in given), tuple(dtype_name(t.dtype) for t in given), dtype, None, total[2])
+    reads, writes = operator_accesses(op, args, kwargs, out)
+    return touches(reads, read), touches(writes, lambda t, i: made if not i else (made, i))
 
 def _storages(graph, node, main):
     "Return id of a tensor that an operator gets -> name of the buffer that holds it, where the two lists agree."
@@ -403,8 +413,10 @@ def _storages(graph, node, main):
 
 def _buffers_of(graph, node):
     "Return the reads and writes of a node that no operator is known of: its buffers as a whole."
-    traffic = _Traffic(graph)
-    for name in node.get_read_names(): traffic.add(name)
+    traffic, given = _Traffic(graph), getattr(node, "inputs", ())        # a template names itself alone as read
+    inputs = [i.get_name() for i in given if hasattr(i, "get_name")]
+    for name in dict.fromkeys((*node.get_read_names(), *inputs)):
+        if name != node.get_name(): traffic.add(name)
     traffic.add(node.get_name(), writes=True)
     return traffic.touches()
 
@@ -475,22 +487,38 @@ def read_site(
     layers = {}
     for n in nodes:
         if n.node is not None: layers |= {k: max(v, layers.get(k, 0)) for k, v in _layers_of(n.node.origins).items()}
-    return Kernel(name, _joined(graph, loops, whole, layers), layers)
+    bodies = [_Body(graph, n._body) for n in loops]
+    flops = sum(b.count() for b in bodies)
+    return Kernel(name, _joined(graph, loops, bodies, flops, whole), layers, beside=flops)
+
+def _is_of_product(node):
+    "Tell if a node multiplies two tensors element by element in place of a product: one of a row, a column, a length of 1."
+    original = node.meta.get("original_aten")
+    if not _is_operator(node) or op_name(node.target) != "aten::mul" or not isinstance(original, OpOverload): return False
+    known = rules.get(op_name(original))
+    return known is not None and known.category == "matmul" and all(isinstance(a, torch.fx.Node) for a in node.args)
+
+def _product_flops(graph, node, body):
+    "Return the FLOPs of contractions that a loop does element by element."
+    sizes = [math.prod(_value(graph, n).shape) for n in node.origins if _is_of_product(n)]
+    return 2 * sum(n for n in sizes if n <= body.outer * body.inner)       # not again of what adds up parts of a sum
 
 def _outside(touches, buffers): return [t for t in touches if t.storage not in buffers]
 
-def _joined(graph, loops, whole, layers):
+def _joined(graph, loops, bodies, flops, whole):
     "Return the work of a kernel's loops, and of the product that a template computes before them."
-    bodies = [_Body(graph, n._body) for n in loops]
-    flops, contraction, dense = sum(b.count() for b in bodies), 0, 0
+    products = [_product_flops(graph, n.node, b) for n, b in zip(loops, bodies)]
+    flops += sum(p // 2 for p, b in zip(products, bodies) if not b.reduces)
+    contraction = dense = sum(products)
     reads, writes = _touches_of_loops(graph, loops)
     gone = _gone(graph)
-    category = "reduction" if any(b.reduces for b in bodies) else "pointwise" if flops else "data movement"
+    category = "matmul" if contraction else "reduction" if any(b.reduces for b in bodies) else \
+        "pointwise" if flops else "data movement"
     operator, shapes, dtypes = "inductor::fused", (), ()
     for call in whole:
         known = None in (flops, call.flops)
-        flops, contraction, dense = (None, None, None) if known else (flops + call.flops, call.contraction_flops,
-                                                                      call.dense_flops)
+        flops, contraction, dense = (None, None, None) if known else (
+            flops + call.flops, contraction + call.contraction_flops, dense + call.dense_flops)
         made = {t.storage for t in call.writes}
         reads = _outside(call.reads, gone) + _outside(reads, made)
         writes = _outside(call.writes, gone) + list(writes)

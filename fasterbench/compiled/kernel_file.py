@@ -72,7 +72,7 @@ def kernel_file_text(kernels:SavedKernels)->str:
 def read_kernel_file(
     path, # A file of kernels
 )->SavedKernels:
-    "Read a file of kernels. Raise `ValueError` for what is not one, or is newer than this release."
+    "Read a file of kernels. Raise `ValueError` for what is not one, or is of another version."
     data = check_schema(read_json(path)[0], schema, version)
     try:
         found = restored(SavedKernels, data)

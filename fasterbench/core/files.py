@@ -97,7 +97,7 @@ def names_alone(value):
 def check_schema(
     data,       # What was read
     name:str,   # The schema it has to have
-    newest:int, # The newest version this release reads
+    version:int, # The one that this release reads
     valid:str="", # Which files have this schema, in words
 )->dict:
     "Return `data`, if it is a JSON object of schema `name` and of a version that can be read; else `ValueError`."
@@ -106,10 +106,10 @@ def check_schema(
     named = f" ({title})" if isinstance(title, str) and title else ""
     said = "nothing in it says what it is" if found is None else f"its schema is {found!r}{named}"
     if found != name: raise ValueError(f"this is not a {name} file: {said}" + (f"; {valid} is needed" if valid else ""))
-    version = data.get("version")
-    if not isinstance(version, int) or isinstance(version, bool) or not 1 <= version <= newest:
-        which = "a file without a version" if version is None else f"version {version!r}"
-        raise ValueError(f"{name}: {which} cannot be read; this release reads versions 1 to {newest}")
+    given = data.get("version")
+    if given != version or type(given) is not int:
+        which = "a file without a version" if given is None else f"version {given!r}"
+        raise ValueError(f"{name}: {which} cannot be read; this release reads version {version}")
     return data
 
 # %% ../../nbs/core/files.ipynb #fl000002

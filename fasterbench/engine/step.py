@@ -202,8 +202,8 @@ class TrainingStep(Forward):
 
     def reset(self, args):
         "Forget the gradients."
-        self.given = [t for t in tensors_of(args) if t.requires_grad]
-        for t in self._leaves(): t.grad = None
+        leaves, self.given = self._leaves(), [t for t in tensors_of(args) if t.requires_grad and t.is_leaf]
+        for t in (*leaves, *self.given): t.grad = None
 
     def _leaves(self): return [t for t in (*self.written(), *self.leaves, *self.given) if t.is_leaf]
 

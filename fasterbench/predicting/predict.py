@@ -24,8 +24,8 @@ from ..core.units import format_si, percent_text, positive
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
 from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, doubt_of,
-                                             doubt_of_rows, expected_operator_times, held_power, interval, is_range,
-                                             missing_peaks, row_scale, runs_a_kernel, z80)
+                                             doubt_of_rows, expected_operator_times, generation_deviation, held_power,
+                                             interval, is_range, missing_peaks, row_scale, runs_a_kernel, z80)
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked
@@ -158,13 +158,17 @@ def _unmeasured_text(doubt):
 
 def _unmeasured(doubt): return [(word, share) for word, share in doubt.words if share >= 0.005]
 
+def _no_such_generation(peaks):
+    "Return what follows where none of the measurements is of the architecture; empty for others."
+    return f", none of them on {peaks.environment['architecture']}" if generation_deviation(peaks) else ""
+
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."
     if not program.time_s: return [f"Predicted for {name}, not measured: no operator runs, so the limit is 0 s."]
     low, high = program.interval_s or (program.time_s, program.time_s)
     def time(s): return format_si(s, "s")
     fitted = ("a model fitted to ten torchvision models on two cores of an AMD EPYC" if peaks.device == "cpu" else
-              "a kernel model fitted to published measurements")
+              "a kernel model fitted to published measurements" + _no_such_generation(peaks))
     basis = (fitted if like is None else
              f"the utilization of {found} of {len(rows)} rows measured on "
              f"{like.environment.get('device_name', like.peaks.device)}")

@@ -12,13 +12,31 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from html import escape
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core.dtypes import dtype_name
 from ..core.files import Facts, Number, check_given, check_schema, check_text, names_alone, plain, \
     read_json, restored, write_whole
 from ..core.units import format_si, percent_text, positive
 from .kinds import is_pointwise
 from .network import NetworkPeaks, checked_network
-from .row import grouped
 from ..timing.certainty import again_drift, again_spread
 from ..timing.machine_load import MachineLoad, load_caveats
 
@@ -135,7 +153,7 @@ enough_tries = 3     # Measurements after which roofs are kept although their sa
 
 def _wide(roofs):
     "Return those whose samples spread by more than a half or drifted by more than a quarter."
-    return [f"{r.name} varied by {percent_text(max(r.spread or 0.0, abs(r.drift or 0.0)), 0)}" for r in roofs
+    return [f"{r.name} ±{percent_text(max(r.spread or 0.0, abs(r.drift or 0.0)) / 2, 0)}" for r in roofs
             if (r.spread or 0.0) > again_spread or abs(r.drift or 0.0) > again_drift]
 
 def checked_peaks(data)->dict:
@@ -325,7 +343,7 @@ class HardwarePeaks:
     )->str:
         "Return where these peaks come from and how old they are, as one line."
         date, where = self.environment.get("date"), f", cached in {self.path}" if self.path else ""
-        found = grouped(self.dates, self.dates.get).items()
+        found = groupby(self.dates, self.dates.get).items()
         age, higher = age_of(date, now), ", ".join(f"{', '.join(names)} ({at})" for at, names in found)
         ago = "at an unknown time" if age is None else f"{_age(age)} ago"
         told = f"peaks measured {ago} ({date})" if date else "peaks of unknown date"
@@ -357,7 +375,7 @@ class HardwarePeaks:
     def from_dict(cls,
         data:dict, # What `to_dict` returned
     )->"HardwarePeaks":
-        "Return the peaks that `to_dict` described. Raise `ValueError` for another schema or a newer version."
+        "Return the peaks that `to_dict` described. Raise `ValueError` for another schema or version."
         values = checked_peaks(data)
         try: return restored(cls, values, signed)
         except ValueError as error: raise ValueError(f"these peaks are incomplete or damaged: {error}") from None
@@ -366,7 +384,7 @@ class HardwarePeaks:
     def from_json(cls,
         text:str, # What `to_json` returned, or the path of the file it wrote
     )->"HardwarePeaks":
-        "Return the peaks that `to_json` wrote. Raise `ValueError` for another schema or a newer version."
+        "Return the peaks that `to_json` wrote. Raise `ValueError` for another schema or version."
         data, path = read_json(text)
         return replace(cls.from_dict(data), path=path)
 

@@ -108,7 +108,7 @@ class NetworkPeaks:
 
     @classmethod
     def from_dict(cls, data:dict)->"NetworkPeaks":
-        "Rebuild what `to_dict` described. Raises `ValueError` for another schema, a newer version, or missing fields."
+        "Rebuild what `to_dict` described. Raises `ValueError` for another schema or version, or missing fields."
         try: return restored(cls, checked_network(data))
         except ValueError as error:
             raise ValueError(f"these roofs of a network are incomplete or damaged: {error}") from None

@@ -54,14 +54,15 @@ def place(
     **more,                   # Further fields of the point, or other values of its fields
 )->RooflinePoint:
     "Put `row` under the roofs of `peaks`."
+    own = vars(row) | rates(row) | dict(
+        category=most(row.category), dtype=most(row.dtype), network_s=row.sending_s,
+        sends=tuple(dict(row.sends).items()), source="at least" if row.at_least else "counted")
     fields = _no_roofs
     if peaks is not None and None not in (row.flops, row.bytes_moved):
         fields = _under_roofs(row, peaks, 0.0 if row.waits_elsewhere else row.sending_s or 0.0)
     if row.flops == row.bytes_moved == 0 and (row.wire_bytes == 0 or is_waiting(row)):
         fields = fields | dict(bound="none", utilization_pct=None, memory_level="", launch_s=None, explained=())
-    own = vars(row) | dict(category=most(row.category), dtype=most(row.dtype), network_s=row.sending_s,
-                           sends=tuple(dict(row.sends).items()), source="at least" if row.at_least else "counted")
-    point = RooflinePoint(**own | rates(row) | fields | more)
+    point = RooflinePoint(**own | fields | more)
     return under_network(point) if is_waiting(row) else point
 
 def at_time(p:RooflinePoint, time_s:float, **more)->RooflinePoint:

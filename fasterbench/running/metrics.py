@@ -50,7 +50,7 @@ metric_fields = {f.name: f for f in (
     Field("recompute_share", "", "recompute", "share", "share of the step time in rows of the recomputation"),
     Field("update_share", "", "update", "share", "share of the step time in the row of the update"),
     Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"),
-    Field("others", "", "cores used by others", "fixed", "cores that other processes used during the step", "others"),
+    Field("others", "", "busy cores", "fixed", "cores that other processes used during the step"),
     Field("cores", "", "cores", "fixed", "cores that this process may use"))}
 
 # %% ../../nbs/running/metrics.ipynb #mt000012
@@ -203,11 +203,11 @@ class MetricSeries(View):
 
     @property
     def _spread(self):
-        "The interquartile range of the step time, if there are enough samples."
+        "How far the step time varies, if there are enough samples."
         times = [t for t in self.columns["step_time_s"] if not math.isnan(t)]
-        if len(times) < 3: return ", too few for an IQR"
+        if len(times) < 3: return ", too few for a ±"
         low, middle, high = quartiles(times)
-        return (f"; IQR of the step time {percent_text((high - low) / middle, 0)} "
+        return (f"; step time ±{percent_text((high - low) / middle / 2, 0)} "
                 f"({format_si(low, 's')} to {format_si(high, 's')})")
 
     @property

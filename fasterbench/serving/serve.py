@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import product
-from math import ceil
+from math import ceil, hypot
 from pathlib import Path
 from typing import NamedTuple, overload
 
 from torch import nn
 
-from ..predicting.expected import Chip, attention_kernel, chip_of, interval, missing_peaks
+from ..predicting.expected import (Chip, attention_kernel, chip_of, generation_deviation, interval,
+                                             missing_peaks)
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
@@ -143,7 +144,8 @@ class _Server:
         tokens = batch * work.tokens
         parts = self.expected(key, batch)
         expected = max(sum(parts.values()), limit) if parts else None
-        range_s = interval(expected, limit, server_spread[key[0]].value) if parts else ()
+        doubt = hypot(server_spread[key[0]].value, generation_deviation(self.peaks))
+        range_s = interval(expected, limit, doubt) if parts else ()
         decode = key[0] == "decode"
         first = self.point(("prefill", ""), 1).limit_s if decode and self.engine != "bare" else None
         return ServePoint(*key, batch, work.context, tokens, full, needed, weights, read, other,
@@ -451,11 +453,10 @@ def _result(counted, batches, server, measured):
     curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
     bounds = {places.get(at, phase): _bounds_from(server, (phase, at)) for phase, at in _keys}
-    crossings = {name: next((b for b, bound in found if bound == "compute"), None) for name, found in bounds.items()}
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
-                       crossings, most, _serve_notes(model, counted.asked, server, most, points), server.engine,
+                       most, _serve_notes(model, counted.asked, server, most, points), server.engine,
                        bounds)
 
 # %% ../../nbs/serving/serve.ipynb #1676d88a

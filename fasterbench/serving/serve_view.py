@@ -12,10 +12,28 @@ from dataclasses import asdict, dataclass, field
 from html import escape
 from math import log10
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
-from ..roofs.row import grouped
 from ..timing.certainty import half_width, ratio_factor
 from ..views.fields import Field, brief, ratio_text
 from ..views.headline import highest_clock
@@ -39,12 +57,6 @@ def equation_of(expected:float, parts:dict[str, float])->str:
     return f"{format_si(expected, 's')} = {said}"
 
 places = {"middle": "mid-decode", "end": "end of decode"}   # In the output of a request
-_old_names = {"decode middle": "mid-decode", "decode end": "end of decode", "decode at half": "mid-decode",
-              "decode at end": "end of decode"}
-
-class _Crossings(dict):
-    "Batch sizes by phase; names of earlier releases find them too."
-    def __missing__(self, name): return self[_old_names[name]]
 
 @dataclass(frozen=True)
 class ServePoint:
@@ -205,7 +217,7 @@ def _roof_name(fig, x, y, text, above):
 def serve_chart(result, title:str):
     "Draw tokens per second and intensity against the batch size."
     fig = canvas(rows=2, row_heights=[0.55, 0.45], vertical_spacing=0.14)
-    curves = grouped(result.curve, lambda p: p.name)
+    curves = groupby(result.curve, "name")
     for name, points in curves.items():
         _rate_line(fig, name, points, lambda p: p.batch, lambda p: p.tokens_per_s, 1, _serve_hover)
     for name, points in curves.items():
@@ -311,7 +323,6 @@ class ServeResult(_ServingView):
     parameters: int          # Of the model
     held_bytes: Number        # Weights that a device holds, B
     devices: int=1           # That share the model
-    crossings: dict[str, int|None]=field(default_factory=dict) # Phase -> smallest batch bound by compute; None: none
     most_batch: int|None=None # The largest batch whose cache fits at the end; None: the memory is unknown
     notes: tuple[str, ...]=()        # What a reader has to know
     engine: str=""           # That serves; "": any
@@ -320,12 +331,13 @@ class ServeResult(_ServingView):
     filters = dict(name="phase", bound="bound")
     leave = _leave_first
 
-    def __post_init__(self):
-        object.__setattr__(self, "crossings", _Crossings((_old_names.get(k, k), b) for k, b in self.crossings.items()))
-        known = {name: ((b, "compute"),) for name, b in self.crossings.items() if b}      # in files of earlier releases
-        if not self.bounds_from: object.__setattr__(self, "bounds_from", known)
-
     def __repr__(self): return f"ServeResult({self.title}: {len(self.points)} points)"
+
+    @property
+    def crossings(self)->dict[str, int|None]:
+        "The smallest batch of each phase that is bound by compute; `None` where none is."
+        return {name: next((b for b, bound in found if bound == "compute"), None)
+                for name, found in self.bounds_from.items()}
 
     @property
     def title(self)->str:
@@ -600,10 +612,10 @@ _series_schema = "fasterbench.serve_series"
 def serve_from_dict(
     data:dict, # What `to_dict` gave
 )->ServeResult|ServeSeries:
-    "Return the result that `to_dict` described. Raise `ValueError` for another schema or a newer version."
+    "Return the result that `to_dict` described. Raise `ValueError` for another schema or version."
     several = isinstance(data, dict) and data.get("schema") == _series_schema
     check_schema(data, _series_schema if several else schema, version)
     try:
         if several: return restored(ServeSeries, data)
-        return restored(ServeResult, data | dict(peaks=checked_peaks(data.get("peaks"))), ("drift", "environment"))
+        return restored(ServeResult, data | dict(peaks=checked_peaks(data.get("peaks"))), ("environment",))
     except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None

@@ -9,6 +9,7 @@ __all__ = ['most_cells', 'Elements', 'nothing_of', 'some_of', 'true_cells', 'alo
 # %% ../../nbs/speed_of_light/elements.ipynb #94ca1de5
 import math
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import torch
 
@@ -22,7 +23,7 @@ class Elements:
     at: torch.Tensor|None = None    # Which ones may be meant, expanded to `shape`; None: any
     share: float = 1.0              # How many of these at least: which ones is not known
 
-    @property
+    @cached_property
     def count(self)->float:
         "How many there are."
         return self.share * (math.prod(self.shape) if self.at is None else true_cells(self.at))

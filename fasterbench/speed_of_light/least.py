@@ -249,8 +249,8 @@ class _Regions:
             sets = [{i for axis in axes for i in ids.resolved(axis)} for _, axes in factors]
             def among(known): return frozenset(k for k, (f, _) in enumerate(factors) if f.index in known)
             fixed, free, hot = map(among, (self.facts.fixed, self.facts.free, self.facts.hot))
-            cost = cheapest(sets, result, ids.sizes, fixed | free, free | hot)
-            for f, _ in factors: cost *= 1.0 if (at := self.facts.nonzero(f)) is None else at.fraction
+            dense = [1.0 if (at := self.facts.nonzero(f)) is None else at.fraction for f, _ in factors]
+            cost = cheapest(sets, result, ids.sizes, fixed | free, free | hot, dense)
             rules.add("order of products")
             part = need.fraction
             if len(factors) == 2 and self._is_symmetric(factors, ids):

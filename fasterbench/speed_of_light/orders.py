@@ -243,6 +243,7 @@ def cheapest(
     sizes:dict,         # Of indices
     fixed=frozenset(),  # Places of factors that are weights or made from no input: what follows from them is no work
     free=frozenset(),   # Those that are made from no input: a product with them is none
+    dense=None,         # The part of each factor that can differ from zero; None: all of it
 )->float:
     "Return the least multiply-accumulates of a product of factors."
     n = len(factors)
@@ -251,10 +252,15 @@ def cheapest(
     for i, f in enumerate(factors): best[frozenset([i])] = 0.0, f & outside({i})
     for k in range(2, n + 1):
         for chosen in map(frozenset, combinations(range(n), k)):
-            best[chosen] = _best_way(chosen, best, outside(chosen), sizes, fixed, free)
+            best[chosen] = _best_way(chosen, best, outside(chosen), sizes, fixed, free, dense or [1.0] * n)
     return best[frozenset(range(n))][0]
 
-def _best_way(chosen, best, kept, sizes, fixed, free):
+def _nonzero_part(left, right, dense):
+    "Return the part of a step whose products are not zero, at least; of products of factors nothing is known."
+    a, b = (dense[min(side)] if len(side) == 1 else 1.0 for side in (left, right))
+    return max(a + b - 1, 0.0)
+
+def _best_way(chosen, best, kept, sizes, fixed, free, dense):
     ways, first = [], min(chosen)
     rest = sorted(chosen - {first})
     for k in range(len(rest)):
@@ -263,6 +269,6 @@ def _best_way(chosen, best, kept, sizes, fixed, free):
             right = chosen - left
             step, stay = _cost_of_step(best[left][1], best[right][1], kept, sizes)
             if left <= free or right <= free: step = 0.0
-            ways.append((best[left][0] + best[right][0] + step, stay))
+            ways.append((best[left][0] + best[right][0] + step * _nonzero_part(left, right, dense), stay))
     cost, stay = min(ways, key=lambda way: way[0])
     return (0.0 if chosen <= fixed else cost), stay

@@ -25,19 +25,25 @@ class Facts:
     finite: dict = field(default_factory=dict)     # Where it is above what a softmax makes 0; absent: anywhere
     hot: dict = field(default_factory=dict)        # Of rows with a single 1: (axis, the value of its places)
     same: dict = field(default_factory=dict)       # What was computed before from the same values: that value
+    known: dict = field(default_factory=dict)      # Where known values differ from a number: (index, number) -> places
 
     def of(self, v:Value)->Value: return self.same.get(v.index, v)
 
     def nonzero(self, v:Value)->Elements|None:
         "Where a value can differ from zero; `None`: anywhere."
-        if v.index in self.support: return self.support[v.index]
-        return None if v.known is None or not v.known.numel() else Elements(v.shape, v.known != 0)
+        return self.support.get(v.index) or self._of_known(v, 0, torch.ne)
 
     def seen(self, v:Value)->Elements|None:
         "Where a value is not what a softmax makes zero; `None`: anywhere."
-        if v.index in self.finite: return self.finite[v.index]
-        if v.known is None or not v.known.is_floating_point() or not v.known.numel(): return None
-        return Elements(v.shape, v.known > low)
+        return self.finite.get(v.index) or self._of_known(v, low, torch.gt)
+
+    def _of_known(self, v, number, differs):
+        "Return where known values differ from a number; `None` where they all do."
+        if v.known is None or not v.known.numel() or number and not v.known.is_floating_point(): return None
+        if (v.index, number) not in self.known:
+            at = Elements(v.shape, differs(v.known, number))
+            self.known[v.index, number] = at if at.count < at.mask.numel() else None
+        return self.known[v.index, number]
 
 low = -1e4          # exp(x − max) of what lies below is 0 in every format, unless all of a row does
 

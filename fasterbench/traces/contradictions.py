@@ -12,9 +12,27 @@ from bisect import bisect_right
 from collections import Counter
 from dataclasses import replace
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from .trace_file import TraceFile
 from ..roofs.hardware import HardwarePeaks
-from ..roofs.row import grouped
 from ..timing.profiler import Record
 
 # %% ../../nbs/traces/contradictions.ipynb #a7d61d2f
@@ -40,7 +58,7 @@ def _with_single_ids(records, activities, field, first):
     """Return records and activities whose ids, `field` of an activity, occur once, what each new id was, and how many
     activities were in doubt."""
     several, new = _several(records), {}
-    users = grouped((i for i, a in enumerate(activities) if getattr(a, field) in several),
+    users = groupby((i for i, a in enumerate(activities) if getattr(a, field) in several),
                     lambda i: getattr(activities[i], field))
     records, activities = list(records), list(activities)
     for id, own in several.items():

@@ -55,26 +55,27 @@ def _points(found, kind, peaks, n):
     return ranked(place(mean_row(row, n), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
 # %% ../../nbs/traces/trace_read.ipynb #f5892c27
-def _idle(found, peaks, n):
+def _idle(found, n):
     "Return the row of the time in which nothing ran."
     seconds = sum(s.parts.get(parts["idle"], 0.0) / len(r.spent) for r in found for s in r.spent) / n
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
-    idle = Row("(idle)", name, time_s=seconds, category="idle", **no_work)
-    return place(idle, peaks)
+    return Row("(idle)", name, time_s=seconds, category="idle", **no_work)
 
 def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.source).name
 
 def _by_rank(found, peaks):
     "Return one row per trace: all that has figures, over the time of its window."
     rows = [replace(r.program, name=_name_of_rank(r), type="rank") for r in found]
-    return ranked(place(_with_unknown(row, found), peaks) for row in rows)
+    points = [_placed(row, found, peaks) for row in rows]
+    return ranked(points)
 
-def _with_unknown(row, found):
-    "Return the sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
-    if row.flops or not any(o.flops is None for r in found for o in r.ops): return row
-    nbytes = row.bytes_moved or None
-    return replace(row, flops=None, contraction_flops=row.contraction_flops or None,
-                   dense_flops=row.dense_flops or None, bytes_moved=nbytes, eager_bytes=nbytes)
+def _placed(row, found, peaks):
+    "Place the sums of `row`; where no work is known and some is unknown, they are unknown and not zero."
+    if not row.flops and any(o.flops is None for r in found for o in r.ops):
+        nbytes = row.bytes_moved or None
+        row = replace(row, flops=None, contraction_flops=row.contraction_flops or None,
+                      dense_flops=row.dense_flops or None, bytes_moved=nbytes, eager_bytes=nbytes)
+    return place(row, peaks)
 
 # %% ../../nbs/traces/trace_read.ipynb #31fc6a2b
 def _idle_times(found):
@@ -188,7 +189,7 @@ def _whole(found, ops, idle, peaks, n):
     row = replace(mean_row(row, n), name="", type="window")
     shares = shares_of([p for p in ops if not is_waiting(p)], overhead_s=idle.time_s,
                        communication_s=sum(p.time_s for p in waits))
-    return replace(place(_with_unknown(row, found), peaks), share=1.0, shares=tuple(shares.items()))
+    return replace(_placed(row, found, peaks), share=1.0, shares=tuple(shares.items()))
 
 def _recorded_environment(found, device):
     "Return what is said once for all rows."
@@ -223,11 +224,11 @@ def _trace_result(found, by, peaks):
     _check_different(found)
     peaks, by = peaks or found[0].peaks, by or _finer(found)
     n = 1 if by == "rank" else len(found)           # rows of ranks add up to the whole, and all else is a mean
+    idle = _idle(found, n)
     rows = {kind: _points(found, kind, peaks, n) for kind in ("modules", "ops", "kernels", "collectives")}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
-    idle = _idle(found, peaks, n)
-    if by in ("module", "operator"): points = ranked([*points, idle])
-    steps = [place(_with_unknown(s, found), peaks) for r in found for s in r.steps]
+    if by in ("module", "operator"): points = ranked([*points, place(idle, peaks)])
+    steps = [_placed(s, found, peaks) for r in found for s in r.steps]
     return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], idle, peaks, n), steps,
                        environment=_recorded_environment(found, device), model=_root_name(found) + _how_many(found, by),
                        kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=_unknown_operators(found),

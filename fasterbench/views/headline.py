@@ -10,13 +10,15 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import NamedTuple
 
+from fastcore.basics import groupby
+
 from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
 from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.point import is_waiting
-from ..roofs.row import part_of, totals
+from ..roofs.row import part_of
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -29,8 +31,8 @@ def _sample(result):
 
 def _dtype(result):
     "Return the dtype of most FLOPs if no tensor of the sample has it: token ids, autocast."
-    flops = totals((p.dtype, p.flops or 0) for p in result.points)
-    most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
+    rows, given = groupby(result.points, "dtype"), {t["dtype"] for t in result.sample if "dtype" in t}
+    most = max(rows, key=lambda dtype: sum(p.flops or 0 for p in rows[dtype]), default="")
     autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
     return autocast + most if given and most not in given else ""
 
@@ -83,12 +85,16 @@ def time_text(result)->str:
     spread = " ±?" if t and t.spread is None else f" {_half(half)}" if half >= 0.0005 else ""
     return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
 
+# What puts times in doubt: they vary by more than their limit, or other processes used the machine
+unsteady, busy = "NOT STEADY", "busy"
+
 def time_doubt(timing)->str:
     "Say that a time is not steady, and what is known to disturb the machine; empty where neither is so."
-    varies = timing is not None and (timing.spread or 0.0) > run_spread
-    if timing is None or not varies and not load_caveats(timing): return ""
-    why = "; ".join(filter(None, [*load_caveats(timing), _looked_at(timing)]))
-    return ": ".join(filter(None, ["NOT STEADY" * varies, why]))
+    if timing is None: return ""
+    varies, load = (timing.spread or 0.0) > run_spread, load_caveats(timing)
+    if not varies and not load: return ""
+    why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
+    return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
 def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
@@ -126,8 +132,8 @@ def _of_one_run(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
-    points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
+    t, n, rows = result.timing, len({r for p in result.points for r, _ in p.ranks}), _time_rows(result)
+    points = [_of_mean_rank(p, n) if p.ranks else p for p in rows]
     if t is None: return _of_one_run(division(points, result.program.time_s if result.program else None))
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
@@ -148,10 +154,10 @@ def roofs_text(peaks, points=())->str:
 
 def _by_use(peaks, points):
     "Return the key that sorts ceilings: dtypes that take most time first, then that of the peaks; own roofs first."
-    own = [(peaks.dtype.removeprefix("torch."), 1e-15)]
-    times, most = totals([*own[:len(points)], *((p.dtype, p.longest_s) for p in points)]), {}
-    for p in points: most[p.dtype] = max(most.get(p.dtype, 0.0), 1e9 * (p.attainable_gflops or 0.0))
-    return lambda c: (-times.get(c.dtype, 0.0), c.flops < 0.999 * most.get(c.dtype, 0.0))
+    own, rows = peaks.dtype.removeprefix("torch.") if points else None, groupby(points, "dtype")
+    times = {dtype: sum(p.longest_s for p in of) for dtype, of in rows.items()}
+    most = {dtype: max(1e9 * (p.attainable_gflops or 0.0) for p in of) for dtype, of in rows.items()}
+    return lambda c: (-times.get(c.dtype, 1e-15 * (c.dtype == own)), c.flops < 0.999 * most.get(c.dtype, 0.0))
 
 def _brief(x, unit): return format_si(x, unit, 0 if x and len(format_si(x, "", 0)) > 3 else 1).replace(".0 ", " ")
 
@@ -223,7 +229,7 @@ def step_answer(result)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
     step, p = result.environment.get("step"), result.program
     if not step: return []
-    room, most = result.peaks.capacity("memory"), step.get("largest_batch")
+    room, most = result.room, step.get("largest_batch")
     told = [] if p.is_range or not p.time_s else [format_si(step["work"] / p.time_s, f"{step['unit']}/s")]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
@@ -246,11 +252,10 @@ def headline(result)->list[str]:
     return [*lines, *step_answer(result), *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
-def _looked_at(t):
-    "Describe the load of the machine, as far as the system tells."
+def _looked_at(t, said):
+    "Describe the load of the machine, as far as the system tells and it is not `said`."
     cores = f"on {t.cores} core{'s' if t.cores != 1 else ''}" if t.cores else ""
     told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
-    said = " ".join(load_caveats(t))
     if (t.others or 0) > 0.05 and "processes" not in said: told.append(f"other processes used {t.others:.1f} cores")
     if (t.steal or 0) > 0.02 and "hypervisor" not in said: told.append(f"the hypervisor took {t.steal:.2f} cores")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):
@@ -260,7 +265,7 @@ def _looked_at(t):
 def unsteady_times(timing)->list[str]:
     "List times that vary too much, and sums that differ from the total."
     t, found = timing, []
-    if (t.spread or 0.0) > run_spread: found.append(f"run-to-run variation {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > run_spread: found.append(f"{unsteady}: {_half(t.spread / 2)}")
     if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
     if t.ops_take_longer: found.append(operators_apart(t))
     return found
@@ -274,15 +279,17 @@ def _share_needing(points, roof):
     def of(p): return dict(memory=p.memory_level, compute=unit(p), pointwise=unit(p)).get(p.bound)
     return sum(p.roof_time_s or 0 for p in points if of(p) == roof) / (sum(p.longest_s for p in points) or 1)
 
+def _off(roof):
+    "Return how far the samples of a roof vary, or it changed meanwhile, if that is too much; else 0."
+    spread, drift = roof.spread or 0.0, abs(roof.drift or 0.0)
+    return max(spread if spread > roof_spread else 0.0, drift if drift > roof_drift else 0.0)
+
 def unsteady_roofs(peaks, points=None)->list[str]:
-    "List the roofs that spread or drift too much; one that two levels share is listed once."
+    "List the roofs whose samples vary or change too much; one that two levels share is listed once."
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
-    wide = [f"{r.name} {_half(r.spread / 2)}" for roof, r in named
-            if (r.spread or 0) > roof_spread and counts(roof, r.spread)]
-    return wide + [f"{r.name} drift {percent_text(r.drift, 0, '+')}" for roof, r in named
-                   if abs(r.drift or 0) > roof_drift and counts(roof, abs(r.drift))]
+    return [f"{r.name} {_half(off / 2)}" for roof, r in named if (off := _off(r)) and counts(roof, off)]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
 def base_of_shares(result)->str:
@@ -294,24 +301,28 @@ def base_of_shares(result)->str:
 
 def roof_caveats(peaks)->str:
     "Return the caveats on the roofs in one line; empty without caveats."
+    if peaks.doubts: return f"{busy}: roofs may be too low ({peaks.doubts})"
     doubts = unsteady_roofs(peaks)
-    if peaks.doubts: return f"noise: roofs may be too low ({peaks.doubts})"
-    return "noise: " + ", ".join(doubts) if doubts else ""
+    return f"{unsteady}: {', '.join(doubts)}" if doubts else ""
 
 def caveats(result)->str:
     "Return the caveats on operators and roofs in one line; empty without caveats. That on the total is in its line."
-    return noise_line(caveat_parts(result, total=False))
+    return doubt_line(caveat_parts(result, total=False))
 
-def noise_line(parts): return "noise: " + "; ".join(parts) if parts else ""
+def doubt_line(parts:list[str])->str:
+    "Join caveats, each kind under its word."
+    kinds = groupby((part.partition(": ") for part in parts), 0)
+    return "; ".join(": ".join(filter(None, [word, ", ".join(filter(None, (text for *_, text in found)))]))
+                     for word, found in kinds.items())
 
 def caveat_parts(result, total:bool=True)->list[str]:
     "List the caveats on the total, unless it is left out, on operators and on roofs."
     t = result.timing
     parts = [time_doubt(t)] if total and time_doubt(t) else []
-    if t and t.ops_take_longer: parts.append(operators_apart(t))
+    if t and t.ops_take_longer: parts.append(f"{unsteady}: {operators_apart(t)}")
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
-    if roofs: parts.append("roofs: " + ", ".join(roofs))
-    if result.peaks and result.peaks.doubts: parts.append(f"roofs may be too low ({result.peaks.doubts})")
+    if roofs: parts.append(f"{unsteady}: roofs {', '.join(roofs)}")
+    if result.peaks and result.peaks.doubts: parts.append(f"{busy}: roofs may be too low ({result.peaks.doubts})")
     return parts
 

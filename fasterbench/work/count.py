@@ -374,6 +374,11 @@ def _state_made(run, before_write, tracer):
     for p in given: p.grad = None
     return made
 
+def _made_ready(run, args, kwargs):
+    "Forget the gradients; return the call that runs."
+    run.reset((args, kwargs))
+    return partial(run, *args, **kwargs)
+
 def _work_of_call(run, args, kwargs, target):
     "Return the work of `run`: where its tensors are, or on `target`."
     loss, stored = run.loss if run.training else None, stored_without_data(run.model)
@@ -382,19 +387,14 @@ def _work_of_call(run, args, kwargs, target):
         if place is not None: run = place.run(run)
         first, later = run.has_first, (args, kwargs)
         if first and place is None: later = copied(later)
-        run.reset((args, kwargs))
         made = _state_made(run, before_write, tracer) if first and place is not None else []
-        work = trace_call(lambda: run(*args, **kwargs), run, before_write, tracer, stored)
+        work = trace_call(_made_ready(run, args, kwargs), run, before_write, tracer, stored)
         if made and made == _gradients(run): return work
         if made: run.optimizer.state.clear()
         elif not first or not run.optimizer.state: return work
         # That step has made the optimizer's state. In the next DDP sorts its buckets; all others are like the third.
-        args, kwargs = later
-        run.reset((args, kwargs))
-        if place is None:
-            run(*args, **kwargs)
-            run.reset((args, kwargs))
-        return trace_call(lambda: run(*args, **kwargs), run, before_write, tracer, stored)
+        if place is None: _made_ready(run, *later)()
+        return trace_call(_made_ready(run, *later), run, before_write, tracer, stored)
 
 # %% ../../nbs/work/count.ipynb #0d83531b
 def count_work(

@@ -15,6 +15,7 @@ import torch
 from ..core.private import (FakeTensor, _disable_current_modes, _len_torch_dispatch_stack, as_subclass,
                                       make_subclass)
 from ..engine.process import SharedSwitch
+from .rules import values_of
 
 # %% ../../nbs/work/doors.ipynb #dr000005
 _watchers = threading.local()           # modes that watch operators in this thread, the last one on top
@@ -24,10 +25,19 @@ def _watcher():
     stack = getattr(_watchers, "stack", None)
     return None if not stack or stack[-1].at_work else stack[-1]
 
+_answered_by_values = {name: getattr(torch.Tensor, name) for name in ("numpy", "tolist")}
+
+def _known_values(t):
+    "Return a copy of the values of a tensor without data; `None` where they are not known, or it has data."
+    if not isinstance(t, FakeTensor) or (known := values_of(t)) is None: return None
+    with _disable_current_modes(): return known.clone()
+
 def _telling(owner, name):
     "Wrap the method `name` of `owner` so that it also notifies the watcher."
     method = getattr(owner, name)
     def told(self, *args, **kwargs):
+        if name in _answered_by_values and (known := _known_values(self)) is not None:
+            with _disable_current_modes(): return _answered_by_values[name](known, *args, **kwargs)
         watcher = _watcher()
         if watcher is not None: watcher.handed_out(self)
         return method(self, *args, **kwargs)
@@ -76,7 +86,7 @@ def _make_subclass(cls, t, requires_grad=False, **kwargs):
     return make_subclass(cls, t, requires_grad, **kwargs)
 
 _doors = [(torch.Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
-_doors += [(torch.UntypedStorage, "data_ptr")]
+_doors += [(torch.UntypedStorage, "data_ptr"), (FakeTensor, "tolist")]
 _absent = object()
 
 def _as_they_are(): return {(owner, name): vars(owner).get(name, _absent) for owner, name in _telling_doors}

@@ -219,13 +219,12 @@ class _Elsewhere:
         step.casts = partial(_autocast, self.device.type, self.target.autocast)
         return step
 
-def _fake_sample(tree, fake):
-    "Return `tree` with fake tensors; objects that hold tensors are copied with them."
+def _fake_sample(tree, fake, tensors):
+    "Return `tree` with fake tensors for `tensors`; objects that hold tensors are copied with them."
     if any(isinstance(leaf, PackedSequence) for leaf in tree_leaves(tree, lambda x: isinstance(x, PackedSequence))):
         raise ValueError("the sample is a PackedSequence, whose lengths decide what runs, and tensors without data "
-                         "have "
-                         "none; count_work without a target counts it on a device that is here")
-    memo = {id(t): fake(t) for t in tensors_of(tree)}
+                         "have none; count_work without a target counts it on a device that is here")
+    memo = {id(t): fake(t) for t in tensors}
     plain = int, float, complex, str, bytes, type(None), torch.dtype, torch.device
     return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else
                     x if callable(x) or isinstance(x, plain) else copy.deepcopy(x, memo), tree)
@@ -258,7 +257,7 @@ def _fake_model(model, fake):
             held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own)]
             for d, k, t in held:
                 undo.append((d, k, t))
-                d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake)
+                d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake, tensors_of(t))
         yield
     finally:
         for d, k, t in reversed(undo): d[k] = t
@@ -341,21 +340,22 @@ def on_target(
     loss=None,            # Of a training step: where it is a module, its parameters come along
 ):
     "Prepare the model to be counted for `target` within the context. Gives arguments, the `Tracer`, and the place."
-    tensors = [*model.parameters(), *model.buffers(), *tensors_of((args, kwargs))]
+    sample = tensors_of((args, kwargs))
+    tensors = [*model.parameters(), *model.buffers(), *sample]
     if target is None and not any(t.is_meta for t in tensors):
-        del tensors                                     # what a cache lets go of is freed
+        del tensors, sample                             # what a cache lets go of is freed
         yield args, kwargs, Tracer, None
         return
     target = target or Target("cpu")
     given = next((t.fake_mode for t in tensors if isinstance(t, FakeTensor)), None)
-    del tensors
     with ExitStack() as stack:
         stack.enter_context(uncompiled())
         place = _Elsewhere(target, mode := given or fake_mode())
         modules = [model, *modules_of((args, kwargs, loss))]
-        sample = list(map(id, tensors_of((args, kwargs))))
         cast = target.autocast if loss is None else None        # a step enters autocast itself, and leaves it
-        args, kwargs = _fake_sample((args, kwargs), place.fake)
+        args, kwargs = _fake_sample((args, kwargs), place.fake, sample)
+        sample = list(map(id, sample))
+        del tensors
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
                         StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
                         fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)

@@ -67,6 +67,7 @@ class Values:
         "Return what `op` gives for the values of its arguments, in a tuple; `None` where that is not known."
         known = [self.of(t) for t in tensors_in((args, kwargs))]
         if any(v is None for v in known) or not _is_determined(op): return None
+        if not known and op_name(op) in _constants: return (_constant(op, args, kwargs),)
         look = self.of
         if any(v.numel() > most for v in known) and not is_view(op):
             if not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
@@ -76,6 +77,19 @@ class Values:
             try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
 
+    def _located(self, op, args):
+        "Return the arguments of an index, with the places of the masks among its indices that are known."
+        if op_name(op) not in _with_masks: return args
+        return [args[0], [i for index in args[1] for i in self._places(index)], *args[2:]]
+
+    def _places(self, index):
+        known = self.of(index) if isinstance(index, FakeTensor) and index.dtype is torch.bool else None
+        if known is None: return [index]
+        with _disable_current_modes(): found = known.nonzero().unbind(-1)
+        places = [torch.empty(len(real), dtype=real.dtype, device=index.device) for real in found]
+        for t, real in zip(places, found): self.note(t, real)
+        return places
+
     @without_subclasses
     def _made(self, op, t, real):
         if not isinstance(t, FakeTensor): return
@@ -84,7 +98,7 @@ class Values:
 
     def _unknown(self, op, args, kwargs):
         "Run an operator whose result is not known, and whose writes make what was known of a tensor void."
-        try: out = op(*args, **kwargs)
+        try: out = op(*self._located(op, args), **kwargs)
         except DataDependentOutputException:
             if (answer := _answered()) is None: raise
             assume(answer.why)
@@ -95,6 +109,15 @@ class Values:
             with _disable_current_modes(): alike = _alike(op, args)
             if alike is not None: self._made(op, out, alike)
         return out
+
+_with_masks = {f"aten::{n}" for n in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")}
+_constants = {f"aten::{n}" for n in ("zeros", "ones", "full")}
+
+def _constant(op, args, kwargs):
+    "Return what makes one number everywhere: beyond what is followed, as one element that is expanded."
+    size, *rest = args
+    few = size if math.prod(size) <= most else ()
+    with _disable_current_modes(): return op(few, *_on_cpu(rest), **_on_cpu(kwargs)).expand(size)
 
 def _stored(t):
     "Return how many elements of `t` are different places of memory."

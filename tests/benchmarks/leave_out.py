@@ -10,7 +10,7 @@ the rest. Intervals move with it. Families are those of kernels, of the architec
 name), of the engine, or of a server's model and engine. `above`: rows
 faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows.
 --before FILE: rows of an earlier version, as --rows wrote them."""
-import csv, gzip, json, math, pickle, re, tempfile, zlib
+import csv, gzip, json, math, operator, pickle, re, tempfile, zlib
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -160,7 +160,7 @@ def servers(cache, every):
     def rows():
         for r in runs:
             time = sum(r["parts"].values())
-            yield Row("servers", r["device"], f"{r['model']}, {r['engine']}", f"{r['precision']} {r['batch']}", r["measured"],
+            yield Row("servers", r["device"], f"{r['model']}, {r['engine']}", f"{r['precision']} {r['batch']} {r['version']}", r["measured"],
                       r["measured"], r["limit"], time, max(time / wide, r["limit"]), time * wide)
     return rows
 
@@ -228,10 +228,11 @@ def fit(cache, every):
 
 def is_measured(row): return row.high / row.low < 10                  # else it is a range from the limit
 
+def version(row): return (row.family.split(", ")[1], row.name.split(" ")[-1]) if row.set == "servers" else None
 def of_server(which): return lambda r: r.family.split(", ")[which] if r.set == "servers" else None
 # Of servers: what is left out
 of_servers = {"a device": (lambda r: r.device, lambda r: r.set), "a model": (of_server(0), lambda r: r.set), "an engine": (of_server(1), lambda r: r.set),
-              "model and engine": (None, lambda r: r.set)}
+              "an engine's version": (version, lambda r: r.set), "model and engine": (None, lambda r: r.set)}
 
 def share(row): return math.log(row.expected / row.measured)
 
@@ -273,11 +274,12 @@ def moved(row, by):
     f = math.exp(by)
     return row._replace(expected=row.expected * f, low=max(row.low * f, row.limit), high=max(row.high * f, row.limit))
 
-def fitted_again(rows, slope, key):
-    "The rows, each by the constants of the fit that rows of its `key` had no part in."
+def fitted_again(rows, slope, key, stays=operator.ne):
+    "The rows, each by the constants of a fit on the rows whose key `stays` beside its own: those of another key."
     measured = [i for i, r in enumerate(rows) if is_measured(r)]
     for left_out in sorted({key(r) for r in rows}):
-        rest = [i for i in measured if key(rows[i]) != left_out]
+        rest = [i for i in measured if stays(key(rows[i]), left_out)]
+        if not rest: continue
         moves = refitted([rows[i] for i in rest], slope[rest])
         yield from (moved(r, slope[i] @ moves) for i, r in enumerate(rows) if key(r) == left_out)
 
@@ -291,16 +293,40 @@ def tables_again(every):
     again, start = {}, singles.shipped | model.constants
     for kind, (rows, formula, names) in formulas.items():
         thin, as_shipped = np.arange(len(rows.measured)) % 4 == 0, formula(rows, start)
-        for what, labels in (("a device", rows.device), ("a family", rows.engine)):
-            took = np.zeros(len(as_shipped))
+        order = np.array([generation(singles.devices[d]) for d in rows.device])
+        for what, labels, stays in (("a device", rows.device, np.not_equal), ("a family", rows.engine, np.not_equal),
+                                    ("newer generations", order, np.less)):
+            took = np.full(len(as_shipped), np.nan)
             for label in sorted(set(labels)):
-                own = labels == label
-                took[own] = formula(rows.where(own), singles.fitted(rows.where(thin & ~own), formula, names, start))
+                own, rest = labels == label, thin & stays(labels, label)
+                if rest.any(): took[own] = formula(rows.where(own), singles.fitted(rows.where(rest), formula, names, start))
             again[kind, what] = np.log(took / as_shipped)
     return again
 
 of_fit = (timm, kernelbench, neusight, whole_models)          # data sets that share constants
-keys = {"a device": lambda r: r.device, "a family": lambda r: (r.set, r.family), "a data set": lambda r: r.set}
+
+def generation(device):
+    "A number that grows with the generation of a device: 60 to 100 of NVIDIA's, 0x908 and 0x90a of AMD's."
+    name = listed_device(datasheet_peaks(device)).architecture
+    return int(name.removeprefix("sm")) if name.startswith("sm") else int(name.removeprefix("gfx"), 16)
+
+def is_older(one, other): return (one >= 0x900) == (other >= 0x900) and one < other
+
+keys = {"a device": (lambda r: r.device, operator.ne), "a family": (lambda r: (r.set, r.family), operator.ne),
+        "a data set": (lambda r: r.set, operator.ne), "a generation": (lambda r: generation(r.device), operator.ne),
+        "newer generations": (lambda r: generation(r.device), is_older)}
+
+def biases(again):
+    "Print by how much each generation is off that a fit knew nothing of: with all others, or with older ones alone."
+    for what in ("a generation", "newer generations"):
+        found = {}
+        for (name, left_out), rows in again.items():
+            if left_out != what: continue
+            for r in rows: found.setdefault((name, generation(r.device)), []).append(share(r))
+        each = {k: median(v) for k, v in found.items() if len(v) >= 4}
+        print(f"\n{what} left out: bias in ln, of {len(each)} data sets and generations, mean square "
+              f"{math.sqrt(sum(b * b for b in each.values()) / len(each)):.2f}")
+        print(", ".join(f"{name} {g if g < 0x900 else hex(g)} {b:+.2f}" for (name, g), b in sorted(each.items())))
 
 def left(cache, every, before=()):
     "Every data set as shipped, and with each thing left out; then by family, with the width of its interval."
@@ -308,13 +334,15 @@ def left(cache, every, before=()):
     def shared_rows(): return [r for rows in makes for r in rows()]
     shared = shared_rows()
     slope, again = slopes(shared, shared_rows), {}
-    for what, key in keys.items():
-        for r in fitted_again(shared, slope, key): again.setdefault((r.set, what), []).append(r)
+    for what, (key, stays) in keys.items():
+        for r in fitted_again(shared, slope, key, stays): again.setdefault((r.set, what), []).append(r)
     print(f"fitted: {len(shared)} rows", flush=True)
     found = shared + list(tables(cache, every)()) + list(servers(cache, every)())
     by_kind = {}
     for r in found: by_kind.setdefault(r.set, []).append(r)
-    for (kind, what), moves in tables_again(every).items(): again[kind, what] = list(map(moved, by_kind[kind], moves))
+    for (kind, what), moves in tables_again(every).items():
+        again[kind, what] = [moved(r, by) for r, by in zip(by_kind[kind], moves) if not math.isnan(by)]
+        if what == "a device": again[kind, "a generation"] = again[kind, what]     # each has a generation of its own
     print(heading)
     now = {}
     for r in found: now.setdefault(r.set, []).append(r)
@@ -325,6 +353,7 @@ def left(cache, every, before=()):
         for what in keys: line(f"    {what} left out", [r for r in again.get((name, what), ()) if is_measured(r)])
         for what, (key, common) in of_servers.items() if name == "servers" else ():
             line(f"    {what} left out", list(scaled(rows, key, common)))
+    biases(again)
     print("\nby family and device, as shipped")
     for by in ("family", "device"):
         for name, rows in now.items():

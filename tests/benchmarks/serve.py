@@ -47,7 +47,7 @@ def server_runs(every=1, lengths=()):
         ttft, tpot = (float(r[f"silicon_{k}_ms"]) * 1e-3 for k in ("ttft", "tpot"))
         if module._most_batch(server) < batch: left["room"] += 1; continue
         if ttft > 0.5 * all_prompts.expected_s + 1: left["waiting"] += 1; continue
-        found.append(dict(model=model, device=r["system"].split("_")[0], engine=r["backend"], precision=r["precision"] or "bf16",
+        found.append(dict(model=model, device=r["system"].split("_")[0], engine=r["backend"], version=r["backend_version"] or "unnamed", precision=r["precision"] or "bf16",
                           devices=devices, batch=batch, prompt=int(r["isl"]), new=int(r["osl"]), measured=tpot, ttft=ttft,
                           requests=p.requests_per_s, limit=p.limit_s, prefill_limit=server.point(("prefill", ""), 1).limit_s, parts=p.parts_s))
     return found, left

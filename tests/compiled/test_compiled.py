@@ -732,3 +732,21 @@ def test_the_limit_of_a_kernel_leaves_out_what_a_cache_can_have_kept():
     gelu, size = next(p for p in result.points if not p.contraction_flops), 4 * 20000 * 1024
     assert dict(gelu.bytes_by_level) == {"L2": h100[2], "DRAM": 2 * size - h100[2]}
     assert math.isclose(gelu.roof_time_s, (2 * size - h100[2]) / result.peaks.memory[-1].bandwidth)
+
+class Flex(nn.Module):
+    def __init__(self, mask=None):
+        super().__init__()
+        self.mask = mask
+    def forward(self, q, k, v):
+        from torch.nn.attention.flex_attention import flex_attention
+        return flex_attention(q, k, v, block_mask=self.mask)
+
+@heavy_only("Inductor writes an attention twice")
+def test_flex_attention_has_the_pairs_that_its_mask_leaves():
+    "2 heads of 256 × 64: all pairs, or 3 of 4 blocks of 128; queries, keys, values and results once, and the lists of blocks."
+    from torch.nn.attention.flex_attention import create_block_mask
+    causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cpu")
+    qkv, roofs = tuple(torch.ones(1, 2, 256, 64) for _ in range(3)), HardwarePeaks(1e15, 1e15, device="cpu")
+    for mask, pairs in ((None, 256 * 256), (causal, 3 * 128 * 128)):
+        program = predict(Flex(mask), qkv, on=roofs, compiled=True, progress=False).program
+        assert program.contraction_flops == 2 * 4 * 64 * pairs and 0 <= program.bytes_moved - 4 * 2 * 256 * 64 * 4 < 1000

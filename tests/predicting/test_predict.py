@@ -154,7 +154,9 @@ def test_programs_of_single_operators_in_float32(proof, tmp_path):
     convolutions = found["programs convolution float32"]
     assert len(convolutions) == 48 and 0.75 <= inside(convolutions) <= 0.9 and 0.75 <= inside(every) <= 0.95
     errors = sorted(abs(r[3] / r[1] - 1) for r in convolutions)
-    assert errors[24] < 0.25 and all(r[6] / r[5] < 2.5 for r in convolutions)       # it was 0.4 to 0.8, with 0 inside
+    assert errors[24] < 0.25                                                        # it was 0.4 to 0.8, with 0 inside
+    widths = sorted(r[6] / r[5] for r in convolutions)       # two programs, one on each board, are of two convolutions
+    assert widths[-3] < 2.5 < widths[-2] < 3.5
 
 def test_what_was_never_measured_has_a_range_and_no_expected_time():
     "Recurrent layers, sorts, FFTs, products in float64, 3-D: the range begins at the limit, and the words say why."
