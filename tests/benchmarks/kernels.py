@@ -12,8 +12,9 @@ from functools import cached_property, partial
 import numpy as np
 
 from fasterbench.predicting import expected as model
-from fasterbench.predicting.expected import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of, compute_rate,
-                                           product_time)
+from fasterbench.predicting.constants import compute_rate
+from fasterbench.predicting.kernel_times import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of,
+                                                 product_time)
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 devices = dict(a100="NVIDIA A100-SXM4-80GB", h100="NVIDIA H100 80GB HBM3", l40s="NVIDIA L40S", b200="NVIDIA B200")
@@ -114,7 +115,7 @@ def limit(rows, least=None):
 
 def before(rows):
     "The expected time before it knew kernels."
-    rate = rows.by_kind(lambda p, t, e: p.flops_of(t) * 0.92 * model._sustained(p))
+    rate = rows.by_kind(lambda p, t, e: p.flops_of(t) * 0.92 * model.sustained_share(p))
     return np.maximum(rows.flops / rate, rows.moved / (0.5 * rows.bandwidth)) + 5e-6
 
 def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak, rows.moved / rows.bandwidth)

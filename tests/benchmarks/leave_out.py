@@ -21,6 +21,7 @@ import numpy as np
 import kernels as singles
 import predict as proof
 from fasterbench.predicting import expected as model
+from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 class Row(NamedTuple):
@@ -36,7 +37,7 @@ class Row(NamedTuple):
     low: float      # Of the 80 % interval
     high: float
 
-def chip(peaks): return model.chip_of(peaks, listed_device(peaks))
+def chip(peaks): return chip_of(peaks, listed_device(peaks))
 
 # -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
 

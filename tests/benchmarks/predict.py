@@ -18,8 +18,9 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.predicting.expected import (chip_of, compiled_times, deviation, doubt_of, expected_operator_times, family_of,
-                                           held_power, interval, spread, z80)
+from fasterbench.predicting.expected import (compiled_times, deviation, doubt_of, expected_operator_times, family_of,
+                                             held_power, interval, spread, z80)
+from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work

@@ -15,7 +15,8 @@ from statistics import median
 
 import torch
 
-from fasterbench.predicting.expected import chip_of, doubt_of, expected_operator_times, interval, spread
+from fasterbench.predicting.expected import doubt_of, expected_operator_times, interval, spread
+from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work

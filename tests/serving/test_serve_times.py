@@ -9,7 +9,7 @@ import pytest
 
 pytest.importorskip("transformers")
 from fasterbench import HardwarePeaks, serve
-from fasterbench.predicting.expected import AttentionKernel, Chip
+from fasterbench.predicting.kernel_times import AttentionKernel, Chip
 from fasterbench.roofs.hardware import Ceiling
 from fasterbench.serving.serve_times import (Heads, Product, ServedTimes, attention_of_forward, heads_of, others_time, products_of,
                                              products_time, reduce_time)

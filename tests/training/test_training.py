@@ -167,7 +167,8 @@ def test_what_is_no_step_is_refused(model, how, why):
 
 def test_kernels_of_a_backward_read_what_they_read_twice():
     "A convolution's backward is two kernels that both read the gradient; that of a batch norm passes over input and gradient twice."
-    from fasterbench.predicting.expected import _memory_kind, _byte_passes
+    from fasterbench.predicting.constants import memory_kind
+    from fasterbench.predicting.expected import _byte_passes
     with torch.device("meta"): net, x = nn.Sequential(nn.Conv2d(4, 4, 1, bias=False), nn.BatchNorm2d(4)), torch.empty(2, 4, 8, 8, requires_grad=True)
     calls = {c.operator: c for c in count_work(net, x, backward=True, target=Target("cuda", "sm86")).trace}
     conv, image, weight = calls["aten::convolution_backward"], 4 * 2 * 4 * 8 * 8, 4 * 4 * 4
