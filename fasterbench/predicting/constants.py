@@ -204,4 +204,5 @@ class Scale(NamedTuple):
 def row_scale(peaks:HardwarePeaks)->Scale:
     "Return the fraction of these roofs that the best programs reach: 1 for measured roofs, less for a datasheet's."
     if not is_from_datasheet(peaks): return Scale(1.0, 1.0)
-    return Scale(constants["reached"].value, sustained_share(peaks) * at_printed_clock(peaks).peak_flops / peaks.peak_flops)
+    printed = at_printed_clock(peaks).peak_flops / peaks.peak_flops
+    return Scale(constants["reached"].value, sustained_share(peaks) * printed)

@@ -11,9 +11,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from ..core.dtypes import itemsize
-from .constants import (Constant, bandwidths_of, compute_rate, constants, cpu_models, float32_kernels,
-                                              is_from_datasheet, kinds, memory_kind, scan_operators, sixteen_bits,
-                                              sustained_by, sustained_share, timm_runs)
+from .constants import (Constant, bandwidths_of, compute_rate, constants, cpu_models,
+                                              float32_kernels, is_from_datasheet, kinds, memory_kind, scan_operators,
+                                              sixteen_bits, sustained_by, sustained_share, timm_runs)
 from .kernel_times import (AttentionKernel, Chip, attention_time, bytes_of_call, convolution_time,
                                                  pooling_time, product_time, recurrent_steps, resize_time,
                                                  resizes_by_position, rows_time, runs_a_kernel, without_own_peak,

@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ..core.dtypes import dtype_name, itemsize
-from .constants import (boost_of, compute_rate, constants, finds_statistics, is_batch_norm_backward,
-                                              sixteen_bits)
+from .constants import (boost_of, compute_rate, constants, finds_statistics,
+                                              is_batch_norm_backward, sixteen_bits)
 from ..roofs.datasheet import Device, clock_of
 from ..roofs.hardware import HardwarePeaks
 
@@ -32,7 +32,8 @@ def chip_of(
 )->Chip|None:
     "Return the chip that `peaks` are of; `None` for roofs of no device in the table."
     clock = clock_of(device) if device and peaks.device != "cpu" else None
-    return Chip(device.units, clock * boost_of(peaks), 128.0 if device.architecture in _wide else 64.0) if clock else None
+    if not clock: return None
+    return Chip(device.units, clock * boost_of(peaks), 128.0 if device.architecture in _wide else 64.0)
 
 def without_own_peak(
     work,                # A call or a row
