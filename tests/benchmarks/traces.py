@@ -108,7 +108,8 @@ def table(name, file):
     return list(csv.DictReader(open(path, encoding="utf-8"))) if path.exists() else []
 
 def peer_share(name):
-    "The share of kernel time that the peer has FLOPs for; of its rows those of operators that launch kernels directly."
+    """The share of kernel time that the peer has FLOPs for; of its rows those of operators that launch kernels
+    directly."""
     found = table(name, "unified_perf_summary")
     total = sum(float(r["Kernel Time (µs)_sum"] or 0) for r in found)
     return sum(float(r["Kernel Time (µs)_sum"] or 0) for r in found if r["GFLOPS"]) / total if total else None
@@ -301,7 +302,8 @@ def executor():
     from multiprocessing import get_context
     from fasterbench import read_trace
     with tempfile.TemporaryDirectory() as folder:
-        files = [shutil.copy(path_of("mi300x_resnet_ddp8_train_rank0"), f"{folder}/rank{i}.json.gz") for i in range(64)]
+        files = [shutil.copy(path_of("mi300x_resnet_ddp8_train_rank0"), f"{folder}/rank{i}.json.gz")
+                 for i in range(64)]
         size = 64 * len(gzip.open(files[0]).read()) / 1e6
         lines = [["way", "s", "MB/s"]]
         def timed(way, pool):
