@@ -389,7 +389,7 @@ press = """
     const kinds = [...Object.keys(places), "marker"]
     const run = async () => {
       for (const kind of Object.keys(places)) {
-        for (let i = 0; i < Math.min(all(kind).length, 25); i++) { act(kind, all(kind)[i], 0.9); await null }
+        for (let i = 0; i < Math.min(all(kind).length, kind === "row" ? 3 : 15); i++) { act(kind, all(kind)[i], 0.9); await null }
       }
       for (const [one, other, x] of draws) {
         const kind = kinds[Math.floor(one * kinds.length)], them = places[kind] ? all(kind) : []
@@ -403,18 +403,21 @@ press = """
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
 def test_whatever_is_pressed_the_console_is_silent(chrome, page_of, kind):
-    "Each control once, on a desk and on a phone, then forty drawn ones in the order in which they are drawn."
+    "Most controls once, on a desk and on a phone, then twenty that are drawn."
     draw = random.Random(kind)
+    chrome.set_script_timeout(120)
     for size in ((1440, 900), (390, 844)):
         opened(chrome, page_of(kind), *size, tab=first_tab(view_of(kind)), state="")
-        found, pressed = chrome.execute_async_script(press, [[draw.random() for _ in range(3)] for _ in range(40)])
-        assert found == [] and chrome.get_log("browser") == [] and pressed >= 40, size
+        found, pressed = chrome.execute_async_script(press, [[draw.random() for _ in range(3)] for _ in range(20)])
+        assert found == [] and chrome.get_log("browser") == [] and pressed >= 20, size
         assert not chrome.find_element("id", "trouble").is_displayed()
 
+@more
 def test_a_press_that_fails_is_found(chrome, page_of):
     opened(chrome, page_of("serve"), tab=first_tab(view_of("serve")), state="")
     chrome.execute_script("document.querySelector('#table th').onclick = () => { throw Error('planted') }")
-    assert "planted" in str(chrome.execute_async_script(press, [])[0])
+    found, _ = chrome.execute_async_script(press, [])
+    assert found != [] and "planted" in str(chrome.get_log("browser"))
 
 def test_what_changed_between_devices_has_an_interval():
     "By hand: 20.13 ÷ 20.44 µs, times and over exp √(ln²(26.75 ÷ 20.44) + ln²(27.74 ÷ 20.13)) = 1.52; of rates of servers alike."

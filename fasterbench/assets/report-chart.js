@@ -118,6 +118,9 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
+// What plotly still draws: a chart that is taken away is purged when that is done.
+let drawing = []
+
 let size
 const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
 
@@ -128,10 +131,11 @@ function redraw() {
   tab.figures.forEach((figure, i) => {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
-    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
+    drawing.push(Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config))
   })
   showLegend()
-  return label()
+  drawing.push(label())
+  return drawing.at(-1)
 }
 
 // A click on a marker chooses its row.
@@ -145,18 +149,21 @@ function draw(figure, i) {
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
   if (!i) makeRoom(figure.layout, traces)
-  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config)
+  drawing.push(Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config))
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
 
 // Draw all charts of a tab again.
 function drawAll() {
-  for (const chart of charts) Plotly.purge(chart)
+  const old = charts
+  Promise.allSettled(drawing).then(() => old.forEach(chart => Plotly.purge(chart)))
+  drawing = []
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()
-  Promise.resolve(label()).then(inPlace)
+  drawing.push(label())
+  Promise.resolve(drawing.at(-1)).then(inPlace)
 }

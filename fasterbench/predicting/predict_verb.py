@@ -95,7 +95,7 @@ def target_devices(texts):
     def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
     return [target_device(name) for one in texts for name in names(one)]
 
-On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=list[str],
+On = option("Predict for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` files.", "--on", kind=list[str],
             metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
@@ -109,7 +109,7 @@ def predict_verb(
     optimizer:option("Also predict the step of this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
-    fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
+    fit:switch("Find the largest batch that fits in memory, as --backward always does.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
     launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: not modelled]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,

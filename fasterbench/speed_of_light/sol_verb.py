@@ -205,7 +205,7 @@ def _row_or_reason(waiting, problem):
 def sol(
     problems:Annotated[list[str], typer.Argument(
         help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION, or a folder of these.",
-        metavar="PROBLEM...")],
+        metavar="PROBLEM")],
     on:option("Bound the time on this device: a name of the table, or a `peaks --json` file.", metavar="DEVICE",
               parser=target_device, kind=str),
     times:option("Judge these times: KernelBench's JSON, a CSV of names and seconds, or JSON of this command.")=None,
