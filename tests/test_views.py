@@ -345,6 +345,8 @@ questions = dict(
     watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
            line("±", "up to 1.6 of 2 cores in 3 of 5 samples") + column("busy cores"), Not("a row is a moment of one run; the chart shows the change")),
     peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("NOT STEADY: float32 ±20 %"), one),
+    sol=(line("NVIDIA H100"), column("bound"), column("bound by"), column("bound share"), line("1 of 2 times are impossible: softmax", "Bounds hold for these inputs", "1 of 3 problems could not"),
+         Not("a time is held against its bound")),
     network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("NOT STEADY: float32 ±20 %"), one))
 
 def test_every_kind_answers_or_says_why_not():
