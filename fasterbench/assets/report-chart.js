@@ -51,17 +51,18 @@ function themed(layout, traces, high) {
     axes.xaxis2.visible = axes.yaxis2.visible = false
     axes.yaxis.domain = [0, 1]
   }
-  // Axes under which no row passes the filters say so, and nothing else.
+  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
+  const above = !wide() && typeof names[0] === "string" && high > 40 * names.length
+  // Axes under which no row passes the filters say so, and nothing else; plotly fails where labels within one are hidden.
   const has = t => (t.visible ?? true) !== "legendonly" && (t.x?.length ?? 0) > 0 && t.y?.length > 0
   for (const k of Object.keys(axes).filter(k => /^yaxis/.test(k) && (k !== "yaxis2" || layout.yaxis2.type !== "category"))) {
     const n = k.slice(5), on = traces.filter(t => (t.yaxis ?? "y") === `y${n}`)
     if (on.some(has) || !on.length && traces.some(has)) continue
-    axes[k].visible = axes[`xaxis${n}`].visible = false
+    axes[k].visible = axes[`xaxis${n}`].visible = above
     annotations.push({text: "no row matches the filters", showarrow: false, xref: `x${n} domain`, yref: `y${n} domain`, x: 0.5, y: 0.5, font})
   }
   // On a phone the names of rows are above them, where the rows leave room for that.
-  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
-  if (!wide() && typeof names[0] === "string" && high > 40 * names.length) {
+  if (above) {
     const ticklabelshift = layout.yaxis.autorange === "reversed" ? 21 : -21, tickfont = {color: color("ink")}
     Object.assign(axes.yaxis, {ticklabelposition: "inside", ticklabelshift, tickfont, ticklabeloverflow: "allow",
                                automargin: false, showgrid: true})
