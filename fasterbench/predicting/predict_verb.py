@@ -65,7 +65,7 @@ def _of_each(batch, devices):
     except ValueError as error: usage_error(str(error), "--batch")
 
 class Predictions(View):
-    "Predictions of a model for several devices or batch sizes: a row for each; the page and JSON are those of `series`."
+    "Predictions of a model for several devices or batch sizes: a row for each. Page and JSON are those of `series`."
     def __init__(self, series): self.series, self.results = series, series.results
 
     @property
@@ -80,10 +80,12 @@ class Predictions(View):
         fields = {k: f for k, f in _sweep_fields(self.results).items() if k not in left_out}
         roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
                  for k, r in devices.items()]
-        said = [f"{k}, batch {_batch(r)}: {r.notes[0].removeprefix(f'Predicted for {k}, ')}" for k, r in devices.items()]
+        def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
+        said = [f"{k}, batch {_batch(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
         ran = " · ".join([f"{first.model} on {', '.join(devices)}", phases_run(first)])
-        return self._sheet()._replace(fields=fields).table([ran, *_speed_factors(self.results)], [*roofs, *said, *further])
+        above = [ran, *_speed_factors(self.results)]
+        return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
 
     def render(self, title=None): return self.series.render(title)
     def to_dict(self): return self.series.to_dict()
@@ -95,8 +97,8 @@ def target_devices(texts):
     def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
     return [target_device(name) for one in texts for name in names(one)]
 
-On = option("Predict for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` files.", "--on", kind=list[str],
-            metavar="DEVICE|FILE,…")
+On = option("Predict for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` files.",
+            "--on", kind=list[str], metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
 @app.command("predict", epilog=examples('predict torchvision:resnet50 --on "NVIDIA H100 80GB HBM3" --batch 1,8,64',
