@@ -23,14 +23,14 @@ from ..views.view import Sheet, View
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
 def _predicted_for(result): return result.environment["device_name"]
 
-def _batch(result): return batch_of(result.sample) or 1
+def _batch_size(result): return batch_of(result.sample) or 1
 
-def _figures(result):
+def _sweep_row(result):
     "Return the row of a prediction: times, rate, utilization and memory; None is unknown."
     p, step, (n, _) = result.program, result.environment.get("step") or {}, amount_done(result)
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
-    return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch(result), limit_s=p.roof_time_s,
-                time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None, mfu=step.get("mfu"),
+    return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
+                limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None, mfu=step.get("mfu"),
                 hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes, largest_batch=step.get("largest_batch"))
 
 def _sweep_fields(results):
@@ -48,7 +48,8 @@ def _sweep_fields(results):
 def _speed_factors(results):
     "Return a line per further device: how many times as fast the faster of it and the first is, with the range."
     first, *others = results
-    if any(r.program.is_range or not r.program.time_s or _batch(r) != _batch(first) for r in results): return []
+    unknown = any(r.program.is_range or not r.program.time_s for r in results)
+    if unknown or any(_batch_size(r) != _batch_size(first) for r in others): return []
     def faster(r):
         fast, slow = sorted((first, r), key=lambda x: x.program.time_s)
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
@@ -71,7 +72,7 @@ class Predictions(View):
     @property
     def caveats(self): return self.series.caveats
 
-    def _sheet(self): return Sheet(_sweep_fields(self.results), map(_figures, self.results))
+    def _sheet(self): return Sheet(_sweep_fields(self.results), map(_sweep_row, self.results))
 
     def _table(self):
         devices = {_predicted_for(r): r for r in self.results}
@@ -81,7 +82,7 @@ class Predictions(View):
         roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
                  for k, r in devices.items()]
         def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
-        said = [f"{k}, batch {_batch(r)}: {note(k, r)}" for k, r in devices.items()]
+        said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
         ran = " · ".join([f"{first.model} on {', '.join(devices)}", phases_run(first)])
         above = [ran, *_speed_factors(self.results)]
