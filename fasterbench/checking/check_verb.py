@@ -292,7 +292,7 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
                              codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 inconclusive."))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="[MODEL]", show_default=False)]=None,
+    model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
     against:option("Compare times with those of this git ref, or of a result saved on this machine.",
                    metavar="REF|FILE")=None,
     rounds:whole("Measure each figure N times, or up to 4N times if its verdict is inconclusive.  "
