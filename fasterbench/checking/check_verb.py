@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Annotated, Optional
 
 import typer
+from fastcore.basics import groupby
 
 from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, judge, matching,
                                           parse_limit,
@@ -237,8 +238,7 @@ def _is_figure(v):
 
 def _updated(document, verdicts):
     "Return `document` with the limits moved to what was found. An unknown figure or a lower bound keeps its limit."
-    groups = {}
-    for v in verdicts: groups.setdefault((v.budget.model, v.budget.layer, v.budget.figure.name), []).append(v)
+    groups = groupby(verdicts, lambda v: (v.budget.model, v.budget.layer, v.budget.figure.name))
     for (model, layer, figure), own in groups.items():
         if not all(map(_is_figure, own)):
             name = " ".join(filter(None, (model, layer, figure)))
