@@ -2,6 +2,7 @@
 
     python tests/elsewhere.py                      # notebooks and texts in every surrounding; an hour
     python tests/elsewhere.py --few                # what notices most, in three combinations; a minute
+    python tests/elsewhere.py --few --each         # the same tests in every surrounding
     python tests/elsewhere.py "COLUMNS=40" --tests tests/test_words.py
 
 Each surrounding has a copy of the project, a home and a folder for temporary files of its own: a run that leaves a file in
@@ -106,7 +107,7 @@ def environment(base, project, of):
     env |= dict(PYTEST_ADDOPTS=None, FASTERBENCH_TESTS=None) | of.get("env", {})
     return {k: v for k, v in env.items() if v is not None}, temporary
 
-def tried(name, names, tests, log):
+def tried(name, names, tests, log, workers=2):
     "One row of the table: the surrounding, what passed and failed, what it left behind, and how long it took."
     of, start = joined(names), monotonic()
     base = Path(tempfile.mkdtemp(prefix="elsewhere-", dir="/tmp" if os.path.isdir("/tmp") else None))
@@ -115,7 +116,7 @@ def tried(name, names, tests, log):
         copied(project, of.get("unpacked", False), of.get("git"))
         env, temporary = environment(base, project, of)
         if of.get("user"): subprocess.run(["chown", "-R", str(of["user"]), base], check=True)
-        command = [*as_user(of.get("user")), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(of.get("workers", 2)), *of.get("options", ()), *tests]
+        command = [*as_user(of.get("user")), sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-n", str(of.get("workers", workers)), *of.get("options", ()), *tests]
         with at_work(of.get("busy", False)):
             done = subprocess.run(command, cwd=project, env=env, capture_output=True)
         text, left = done.stdout.decode("utf-8", "replace") + done.stderr.decode("utf-8", "replace"), sorted(p.name for p in temporary.iterdir())
@@ -131,17 +132,19 @@ def tried(name, names, tests, log):
 if __name__ == "__main__":
     asked = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     asked.add_argument("names", nargs="*", metavar="SURROUNDING", help="of these, together; left out: each alone, and the combinations")
-    asked.add_argument("--few", action="store_true", help="the combinations, with the tests that notice most")
+    asked.add_argument("--few", action="store_true", help="the combinations, with the tests that notice most, in one process")
+    asked.add_argument("--each", action="store_true", help="with --few: each surrounding alone too")
     asked.add_argument("--tests", nargs="+", help="what pytest runs; default: notebooks and texts")
     asked.add_argument("--log", type=Path, default=Path("elsewhere.log"), help="where the output goes")
     asked = asked.parse_args()
-    rows = {", ".join(asked.names): asked.names} if asked.names else combined if asked.few else {name: [name] for name in surroundings} | combined
+    every = {name: [name] for name in surroundings} | combined
+    rows = {", ".join(asked.names): asked.names} if asked.names else combined if asked.few and not asked.each else every
     if unknown := set(asked.names) - set(surroundings): sys.exit(f"{', '.join(unknown)}: no such surrounding; there are {', '.join(surroundings)}")
     print("| surrounding | passed | failed | took |\n|---|---|---|---|", flush=True)
-    bad = 0
+    bad, root_here = 0, hasattr(os, "getuid") and os.getuid() == 0
     for name, names in rows.items():
-        if any("user" in surroundings[n] for n in names) and (os.getuid() or not shutil.which("setpriv")): continue     # only root can be somebody else
-        wrong, row = tried(name, names, asked.tests or (few_tests if asked.few else notebooks_and_texts), asked.log)
+        if any("user" in surroundings[n] for n in names) and (not root_here or not shutil.which("setpriv")): continue     # only root can be somebody else
+        wrong, row = tried(name, names, asked.tests or (few_tests if asked.few else notebooks_and_texts), asked.log, 0 if asked.few else 2)
         bad += bool(wrong)
         print(row, flush=True)
     sys.exit(bad > 0)

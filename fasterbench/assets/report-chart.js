@@ -8,7 +8,21 @@ let charts = [], marked, passing
 const low = () => innerHeight < 500, under = () => low() ? 24 : 46
 const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
 const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 12
+// On a phone the panels of a chart are below one another: px for each.
+const narrow = () => innerWidth < 600, panelHeight = 170
+const panelsOf = layout => layout.annotations?.length ?? 0                     // each has a title
+const isStacked = layout => narrow() && panelsOf(layout) > 1 && layout.xaxis2?.domain?.[0] > 0.3
+function stacked(axes, annotations, high) {
+  const panels = Object.keys(axes).filter(k => /^xaxis/.test(k)).map(k => k.slice(5)).slice(0, annotations.length)
+  const each = high / panels.length, tops = panels.map((n, i) => 1 - (i * each + 18) / high)
+  panels.forEach((n, i) => {
+    axes[`xaxis${n}`].domain = [0, 1]
+    axes[`yaxis${n}`].domain = [Math.max(0, tops[i] - (each - 66) / high), tops[i]]
+    Object.assign(annotations[i], {x: 0.5, y: tops[i]})
+  })
+}
 function makeRoom(layout, traces) {
+  at("chart").style.setProperty("--chart", isStacked(layout) ? `${panelHeight * panelsOf(layout)}px` : "")
   const rows = Object.keys(layout).filter(k => /^yaxis/.test(k)).length > 3
   const high = !stripOf(layout, traces) ? low() && rows ? 170 : 0 : low() ? 0 : stripHeight(layout) + under()
   document.documentElement.style.setProperty("--strip", `${high}px`)
@@ -24,6 +38,7 @@ function themed(layout, traces, high) {
   }))
   const font = {color: color("soft"), size: wide() ? 12 : 10}
   const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, ...font}}))
+  if (isStacked(layout)) stacked(axes, annotations, high)
   const titled = annotations.some(a => a.yref === "paper" && a.y >= 1)          // a chart of several has titles above
   const margin = {l: wide() ? 60 : 50, r: 12, t: titled ? 26 : 12, b: titles ? 42 : 26}
   if (stripOf(layout, traces)) {

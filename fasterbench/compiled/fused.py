@@ -492,9 +492,11 @@ def read_site(
     return Kernel(name, _joined(graph, loops, bodies, flops, whole), layers, beside=flops)
 
 def _is_of_product(node):
-    "Tell if a node multiplies two tensors element by element in place of a product: one of a row, a column, a length of 1."
+    """Tell if a node multiplies two tensors element by element in place of a product: one of a row, a column, a
+    length of 1."""
     original = node.meta.get("original_aten")
-    if not _is_operator(node) or op_name(node.target) != "aten::mul" or not isinstance(original, OpOverload): return False
+    multiplies = _is_operator(node) and op_name(node.target) == "aten::mul"
+    if not multiplies or not isinstance(original, OpOverload): return False
     known = rules.get(op_name(original))
     return known is not None and known.category == "matmul" and all(isinstance(a, torch.fx.Node) for a in node.args)
 

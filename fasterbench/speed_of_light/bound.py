@@ -21,6 +21,9 @@ from .recording import recorded
 class Promised:
     "The promises of a measurement; anything else is assumed in favour of the kernel."
     cold: bool=False            # Every call has inputs that no cache holds; False: the same call again
+    # As `cold`, and caches are full of what was written to clear them, as by `triton.testing.do_bench`: the results
+    # displace it
+    cleared: bool=False
     weights_fixed: bool=False   # Weights of a module come as they are; False: the writer of the kernel prepares them
     compared: tuple[int, ...]|None=None # Places of the results that are compared; None: all
 
@@ -40,6 +43,7 @@ class SpeedOfLight:
     written_flops: float        # FLOP as the program says, of what is needed
     price: str                  # "bfloat16", "3 × bfloat16": that of most FLOPs; "": no contraction
     ladder: dict                # Seconds of the contractions at each of `rungs`
+    cleared_s: float            # The bound where caches are cleared by writing before every call
     cold_s: float               # The bound where every call has inputs that no cache holds
     warm_s: float               # The bound where the same call runs again
     rules: tuple[str, ...]      # Rules of algebra that made it less than written, with factors
@@ -73,7 +77,7 @@ def speed_of_light(
     *,
     on:"str|HardwarePeaks",  # A device of the table, the file of peaks, or peaks
     rtol:float|None=None,    # Relative tolerance of the check; None or 0: products run as the tensors say
-    promise:"Promised|str|None"=None, # What a measurement promises; "cold" or "warm" for short; None: nothing
+    promise:"Promised|str|None"=None, # What a measurement promises; "warm", "cold", "cleared" for short; None: nothing
 )->SpeedOfLight:
     "Return the least time in which a function can be computed on a device, however it is written."
     if not callable(model_or_function):
@@ -91,10 +95,10 @@ def bound_within(f, sample, on, rtol:float|None=None, promise=None, limit:float|
     return light_of(least_work(graph), peaks, rtol, promise)
 
 def _promised(promise):
-    if promise is None or promise == "warm": return Promised()
-    if promise == "cold": return Promised(cold=True)
+    named = {None: Promised(), "warm": Promised(), "cold": Promised(cold=True), "cleared": Promised(cleared=True)}
     if isinstance(promise, Promised): return promise
-    raise ValueError(f"promise={promise!r}: \"cold\", \"warm\" or a Promised is needed")
+    if promise in named: return named[promise]
+    raise ValueError(f"promise={promise!r}: \"warm\", \"cold\", \"cleared\" or a Promised is needed")
 
 def _called_name(f): return getattr(f, "__name__", type(f).__name__)
 
@@ -124,22 +128,23 @@ def light_of(
     fixed = promise.weights_fixed or not by_price
     saved = 0.0 if fixed else _saved_bytes(work, min(p.width for p in by_price))
     read, written = work.bytes_read - saved, work.bytes_written
-    cold, warm = _memory_times(peaks, read, written)
-    memory_s = cold if promise.cold else warm
+    cleared, cold, warm = times = _memory_times(peaks, read, written)
+    memory_s = cleared if promise.cleared else cold if promise.cold else warm
     flops, direct, as_written = (sum(getattr(c, k) for c in work.contractions) for k in ("flops", "direct", "written"))
     return SpeedOfLight(max(compute_s, memory_s), compute_s, memory_s, read, written, flops, direct, direct_s,
-                        as_written, price.name if price else "", ladder, max(compute_s, cold), max(compute_s, warm),
+                        as_written, price.name if price else "", ladder, *(max(compute_s, t) for t in times),
                         _named_rules(work), (*work.caveats, *_assumptions(promise, peaks)),
                         str(peaks.environment.get("device_name", peaks.device)))
 
 def _memory_times(peaks, read, written):
-    "Return the time of the memory with inputs that no cache holds, and of the same call again: (cold, warm)."
+    "Return the time of the memory with caches cleared by writing, with cold ones, and of the same call again."
     levels = peaks.memory
     held = [l.capacity for l in levels[:-1]] or [peaks.capacity("L2") or 0]
     rates = [l.bandwidth for l in levels[1:]] or [levels[-1].bandwidth]
     last = peaks.capacity("L2") or held[0]          # where the last results may lie when the clock stops
     cold = (read + max(0.0, written - last)) / peaks.peak_bandwidth
-    return cold, max(max(0.0, read + written - n) / rate for n, rate in zip(held, rates))
+    warm = max(max(0.0, read + written - n) / rate for n, rate in zip(held, rates))
+    return (read + written) / peaks.peak_bandwidth, cold, warm
 
 def _three_prices(rates, c, rtol):
     "Return the three prices of a contraction."
@@ -163,5 +168,5 @@ def _named_rules(work):
 def _assumptions(promise, peaks):
     "Say what was assumed of the caches."
     held = max((l.capacity for l in peaks.memory if l.capacity), default=peaks.capacity("L2"))
-    if promise.cold or not held: return []
+    if promise.cold or promise.cleared or not held: return []
     return [f"{format_si(held, 'B')} of inputs and results may stay in a cache between calls"]

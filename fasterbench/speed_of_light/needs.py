@@ -416,7 +416,7 @@ def taps_of(n:Node)->list[list[int]]:
 @needs_of("convolution")
 def _of_convolution(facts, n, need):
     x, w, used, rank = *n.args[:2], torch.ones((), dtype=torch.bool), len(need.shape)
-    for i, hits in enumerate(taps_of(n)): used = used & _on_axis(w.shape, 2 + i, torch.tensor(hits) > 0)
+    for hits in taps_of(n): used = used.unsqueeze(-1) & (torch.tensor(hits) > 0)
     spatial, places = range(2, rank), any_along(need.mask, 0, 1)
     pictures = need.as_shape(x.shape, lambda at: any_along(at, 1, *spatial))
     def channels(at): return any_along(at, 0, *spatial).transpose(0, 1)

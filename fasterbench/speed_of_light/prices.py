@@ -11,10 +11,11 @@ from typing import NamedTuple
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/speed_of_light/prices.ipynb #ab02386f
-roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, "float32 TF32": 2.0 ** -11, "float16": 2.0 ** -11,
-            "bfloat16": 2.0 ** -9, "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3, "float4_e2m1fn_x2": 2.0 ** -2}
-widths = {"float64": 8, "float32": 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2, "float8_e4m3fn": 1,
-          "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}              # bytes of a number
+_on_matrix_units = "float32 of matrix units"
+roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, _on_matrix_units: 2.0 ** -24, "float32 TF32": 2.0 ** -11,
+            "float16": 2.0 ** -11, "bfloat16": 2.0 ** -9, "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3, "float4_e2m1fn_x2": 2.0 ** -2}
+widths = {"float64": 8, "float32": 4, _on_matrix_units: 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2,
+          "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}              # bytes of a number
 _of_size = {"float8_e4m3fnuz": "float8_e4m3fn", "float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fn",
             "complex64": "float32", "complex128": "float64", "complex32": "float16", "float8_e8m0fnu": "float8_e4m3fn"}
 most_terms_of_split = 3
@@ -26,15 +27,14 @@ class Price(NamedTuple):
     width: float    # Bytes of an operand
 
 def rates_by_name(peaks:HardwarePeaks)->dict[str, float]:
-    """Return the rate of products by dtype, "float32 TF32" apart.
-
-    Where matrix units know float32 (CDNA), vector units do as much at the same time."""
+    "Return the rate of products by dtype; TF32 is apart, and so is float32 of matrix units that know it (CDNA)."
     rates = {}
     for c in peaks.compute:
         if c.unit == "pointwise": continue
         name = "float32 TF32" if c.unit == "TF32" else c.dtype
         rates[name] = max(c.flops, rates.get(name, 0.0))
-    if str(peaks.environment.get("architecture", "")).startswith("gfx9") and "float32" in rates: rates["float32"] *= 2
+    if str(peaks.environment.get("architecture", "")).startswith("gfx9") and "float32" in rates:
+        rates[_on_matrix_units] = rates["float32"]
     return rates
 
 def _fastest(rates, allowed=lambda name: True):
@@ -57,16 +57,22 @@ def price_within(rates:dict, dtypes:tuple, rtol:float|None)->Price:
     return max(filter(None, found), key=lambda p: p.rate)
 
 def split_price(rates:dict, dtypes:tuple, rtol:float|None)->Price:
-    "Return the price where an operand may also be split into a few terms of a narrower format."
-    best = price_within(rates, dtypes, rtol)
-    if not rtol: return best
+    "Return the price where operands may be split into terms of a narrower format, and all units work at once."
+    single = price_within(rates, dtypes, rtol)
     own = max((roundoff.get(_of_size.get(d, d), 0.0) for d in dtypes), default=0.0)
+    best = max([single, *_splits(rates, max(rtol, own))] if rtol else [single], key=lambda p: p.rate)
+    if single.name != "float32": return best
+    if best is single and _on_matrix_units not in rates: return best
+    name = best.name if best is not single else _on_matrix_units
+    return Price(f"{name} + float32", best.rate + single.rate, min(best.width, single.width))
+
+def _splits(rates, allowed):
+    "Yield the prices of operands in several terms that are accurate enough."
     for name, rate in rates.items():
         for terms in range(2, most_terms_of_split + 1):
             products = terms * (terms + 1) // 2
-            if name in roundoff and _roundoff_of(name, terms) <= max(rtol, own) and rate / products > best.rate:
-                best = Price(f"{terms} × {name}", rate / products, terms * widths[name])
-    return best
+            if name in roundoff and _roundoff_of(name, terms) <= allowed:
+                yield Price(f"{terms} × {name}", rate / products, terms * widths[name])
 
 def _roundoff_of(name, terms):
     "Return the unit roundoff of a number in several terms: each holds digits that the ones before left."

@@ -30,7 +30,8 @@ class FloatsWithoutData(TorchDispatchMode):
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         kwargs = kwargs or {}
         given = tensors_in((args, kwargs))
-        if not any(t.is_meta for t in given): return self._kept(op, args, kwargs, given)
+        if given and not any(t.is_meta for t in given): return _without_floats(op(*args, **kwargs))
+        if not given: return self._made(op, args, kwargs)
         if "device" in kwargs: kwargs = kwargs | dict(device=torch.device("meta"))
         if not all(t.is_meta or t.dim() == 0 for t in given): args, kwargs = tree_map(_on_meta, (args, kwargs))
         try: out = op(*args, **kwargs)
@@ -38,21 +39,21 @@ class FloatsWithoutData(TorchDispatchMode):
         if out is not None and all(t.is_floating_point() for t in tensors_in(out)): return out
         if "device" in kwargs: kwargs = kwargs | dict(device=torch.device("cpu"))
         args, kwargs = tree_map(self._drawn, (args, kwargs))
-        return tree_map(_without_floats, op(*args, **kwargs))
+        return _without_floats(op(*args, **kwargs))
 
-    def _kept(self, op, args, kwargs, given):
-        "Run an operator on tensors with data; a large result of floats is left without."
-        wide = kwargs.get("dtype") or (torch.get_default_dtype() if not given else given[0].dtype)
+    def _made(self, op, args, kwargs):
+        "Run an operator that is given no tensor; a large one of floats is made without data."
         whole = op_name(op).startswith(_of_whole_numbers)
-        new = not given and not whole and "device" in kwargs and wide.is_floating_point
-        if new and math.prod(_size_argument(args)) > few:
+        floats = "device" in kwargs and (kwargs.get("dtype") or torch.get_default_dtype()).is_floating_point
+        if floats and not whole and math.prod(_size_argument(args)) > few:
             kwargs = kwargs | dict(device=torch.device("meta")) | {k: None for k in kwargs if k == "generator"}
-        return tree_map(_without_floats, op(*args, **kwargs))
+        return _without_floats(op(*args, **kwargs))
 
     def _drawn(self, x):
         if not isinstance(x, torch.Tensor) or not x.is_meta: return x
         if not x.is_floating_point(): return torch.zeros(x.shape, dtype=x.dtype)
-        return torch.rand(x.shape, generator=self.generator).to(x.dtype)
+        part = torch.rand(min(x.numel(), few ** 2), generator=self.generator).to(x.dtype)
+        return part.repeat(-(-x.numel() // max(len(part), 1)))[:x.numel()].view(x.shape)
 
 _of_whole_numbers = tuple(f"aten::{n}" for n in ("randint", "randperm", "tril_indices", "triu_indices"))
 
@@ -62,7 +63,8 @@ def _size_argument(args):
 def _on_meta(x): return x.to("meta") if isinstance(x, torch.Tensor) and not x.is_meta else x
 
 def _without_floats(x):
-    "Return a tensor of many floats without its data."
+    "Return tensors, those of many floats without their data."
+    if isinstance(x, (list, tuple)): return type(x)(map(_without_floats, x))
     if not isinstance(x, torch.Tensor) or x.is_meta or not x.is_floating_point() or x.numel() <= few: return x
     return torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta")
 

@@ -161,13 +161,12 @@ class Recorder(Watcher):
 
     def _keep_values(self, t):
         "Let values that were known before a write keep them."
-        if (known := self.place.values.of(t)) is None: return
-        memory = known.untyped_storage()._cdata
+        if (known := self.place.values.of(t)) is None or not any(known.stride()): return
+        memory = known.untyped_storage()
+        held = [v for v in self.graph.values if v.known is not None and v.known.untyped_storage()._cdata == memory._cdata]
         with _disable_current_modes():
-            for v in self.graph.values: self._own_values(v, memory)
-
-    def _own_values(self, v, memory):
-        if v.known is not None and v.known.untyped_storage()._cdata == memory: v.known = v.known.clone()
+            kept = memory.clone()
+            for v in held: v.known = _in_memory(kept, v.known)
 
     def _brought(self, t): return self.place.fake(t) if _has_values(t) else t
 
@@ -227,6 +226,10 @@ class Recorder(Watcher):
         return self.graph
 
 # %% ../../nbs/speed_of_light/recording.ipynb #1c9397ac
+def _in_memory(memory, t):
+    "Return a tensor that lies in other memory as `t` lies in its own."
+    return t.new_empty(0).set_(memory, t.storage_offset(), t.shape, t.stride())
+
 def _has_values(t): return not isinstance(t, FakeTensor) and t.dim() > 0
 
 def _asks_gradients(args): return torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args))

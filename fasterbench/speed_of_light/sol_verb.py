@@ -212,6 +212,7 @@ def sol(
     rtol:option("Use this relative tolerance in place of that of the problems.", metavar="RTOL",
                 kind=Optional[float], parser=_tolerance_given)=None,
     cold:switch("Assume that no cache holds the inputs when a call begins.", "--cold")=False,
+    cleared:switch("Assume that writing to a buffer cleared the caches before each call.", "--cleared")=False,
     jobs:whole("Count N problems at once.", kind=int)=1,
     limit:option("Stop counting a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
                  kind=Optional[float], parser=_seconds_given)=None,
@@ -225,7 +226,7 @@ def sol(
     except NoProblem as error: usage_error(str(error), "PROBLEM")
     measured, peaks = _measured_times(times, found) if times else {}, as_peaks(on)
     with progress_bar("problems", total=len(found)) as step:
-        rows = _bounds_of(found, jobs, step, on=peaks, rtol=rtol, promise=Promised(cold=cold), limit=limit or 60.0)
+        rows = _bounds_of(found, jobs, step, on=peaks, rtol=rtol, promise=Promised(cold, cleared), limit=limit or 60.0)
     rows = [judged(r, _time_for(r["problem"], measured)) for r in rows]
     view = Bounds(rows, str(peaks.environment.get("device_name", on)))
     show(view, json, csv, html, top=top)

@@ -1,6 +1,7 @@
 """What `watch` costs, and how its rows compare with a profile. `python tests/benchmarks/watch.py [cost|memory|rows] …`
 
-cost    a training loop of about 10 ms per step, watched with every=200 and plain, step by step in turn in one run; a third
+cost    a training loop of about 10 ms per step, watched with every=200 and plain, step by step in turn in one run;
+a third
         loop, plain too, shows what the machine alone makes of the comparison
 memory  10 000 steps of a small model with every=200: resident size and objects of the garbage collector
 rows    the rows of a sample against `RooflineAnalyzer.profile(backward=True)` of the same model, loss and optimizer
@@ -36,8 +37,11 @@ class Loop:
         self.step()
         return time.perf_counter() - start
 
-def convs(): return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1), nn.BatchNorm2d(64), nn.ReLU(),
-                                  nn.Conv2d(64, 128, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(128, 10))
+def convs():
+    return nn.Sequential(nn.Conv2d(3, 32, 3, 2, 1), nn.BatchNorm2d(32), nn.ReLU(), nn.Conv2d(32, 64, 3, 2, 1),
+                         nn.BatchNorm2d(64), nn.ReLU(),
+                         nn.Conv2d(64, 128, 3, 2, 1), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(),
+                         nn.Linear(128, 10))
 
 def pictures(n, size): return torch.randn(n, 3, size, size), torch.randint(0, 10, (n,))
 
@@ -56,24 +60,30 @@ def cost(steps=1000, every=200):
     with watch(watched.model, every=every, warmup=every) as w:
         for i in range(steps):
             before = type(w.sample.stage).__name__ if w.sample else None
-            for k in ((i + j) % 3 for j in range(3)): times[k].append(loops[k].timed())       # none runs twice in a row
+            # none runs twice in a row
+            for k in ((i + j) % 3 for j in range(3)): times[k].append(loops[k].timed())
             after = w.sample is not None
             stage = type(w.sample.stage).__name__ if w.sample else None
-            where.append("between samples" if not after and before is None else dict(CountedStep="counted", TimedStep="timed", NoneType="clocked").get(stage, "reduced"))
+            where.append("between samples" if not after and before is None
+                         else dict(CountedStep="counted", TimedStep="timed", NoneType="clocked").get(stage, "reduced"))
             if where[-1] == "between samples": left.append(attributes(watched.model))
     per_call = counter_cost()
     base = statistics.median(times[0])
-    print(f"step of the plain loop {format_si(base, 's')}, {steps} steps of each, every={every}, {len(w.series)} samples")
+    print(f"step of the plain loop {format_si(base, 's')}, {steps} steps of each, every={every}, {len(w.series)} "
+          "samples")
     print(f"{'':18}{'steps':>6}{'watched':>12}{'plain':>12}{'plain again':>12}{'watched - plain':>17}{'again - plain':>15}")
     for kind in dict.fromkeys(where):
         chosen = [i for i, at in enumerate(where) if at == kind]
         a, b, c = ([t[i] for i in chosen] for t in times)
-        change = lambda x: statistics.median(q - p for p, q in zip(a, x)) / base
-        print(f"{kind:18}{len(chosen):6}" + "".join(f"{format_si(statistics.median(t), 's'):>12}" for t in (b, a, c)) + f"{change(b):17.2%}{change(c):15.2%}")
+        def change(x): return statistics.median(q - p for p, q in zip(a, x)) / base
+        print(f"{kind:18}{len(chosen):6}" + "".join(f"{format_si(statistics.median(t), 's'):>12}" for t in (b, a, c))
+              + f"{change(b):17.2%}{change(c):15.2%}")
     total = [sum(t) for t in times]
-    print(f"whole run: watched / plain {total[1] / total[0]:.4f}, plain again / plain {total[2] / total[0]:.4f}; counter {format_si(per_call, 's')} per call, {per_call / 0.01:.4%} of 10 ms")
+    print(f"whole run: watched / plain {total[1] / total[0]:.4f}, plain again / plain {total[2] / total[0]:.4f}; "
+          f"counter {format_si(per_call, 's')} per call, {per_call / 0.01:.4%} of 10 ms")
     own, others, hooks = (max(n) for n in zip(*left))
-    print(f"between samples: attributes of the counter on the model itself {own}, on modules in it {others}, hooks {hooks}; losses equal: {plain.losses == watched.losses}")
+    print(f"between samples: attributes of the counter on the model itself {own}, on modules in it {others}, hooks "
+          f"{hooks}; losses equal: {plain.losses == watched.losses}")
 
 def drawn(batch, steps=6000):
     """One loop; before each step it is drawn whether the counter is attached.
@@ -92,8 +102,11 @@ def drawn(batch, steps=6000):
         if w.counter.over: w.counter.__enter__()
     around = [statistics.median(times[max(i - 25, 0):i + 26]) for i in range(steps)]
     relative = [t / a for t, a in zip(times, around)]
-    def change(k): return statistics.median(r for r, s in zip(relative, sides) if s[k]) / statistics.median(r for r, s in zip(relative, sides) if not s[k]) - 1
-    print(f"one loop, the counter drawn on or off: {change(0):+.2%}; the same steps by another draw {change(1):+.2%}; {steps} steps of {format_si(statistics.median(times), 's')}")
+    def change(k):
+        return statistics.median(r for r, s in zip(relative, sides)
+                                 if s[k]) / statistics.median(r for r, s in zip(relative, sides) if not s[k]) - 1
+    print(f"one loop, the counter drawn on or off: {change(0):+.2%}; the same steps by another draw "
+          f"{change(1):+.2%}; {steps} steps of {format_si(statistics.median(times), 's')}")
 
 def ten_ms():
     "A batch of which a step of the plain loop takes about 10 ms."
@@ -122,7 +135,8 @@ def resident():
 
 def memory(steps=10_000, every=200):
     torch.manual_seed(1)
-    loop = Loop(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)), (torch.randn(16, 64), torch.randint(0, 10, (16,))))
+    loop = Loop(lambda: nn.Sequential(nn.Linear(64, 64), nn.ReLU(), nn.Linear(64, 10)),
+                (torch.randn(16, 64), torch.randint(0, 10, (16,))))
     loop.losses = type("None_", (), dict(append=lambda self, x: None))()
     rows = []
     with watch(loop.model, every=every) as w:
@@ -131,7 +145,8 @@ def memory(steps=10_000, every=200):
             if i % 1000 == 0: gc.collect(); rows.append((i, resident(), len(gc.get_objects()), len(w.series)))
     print(f"{'step':>8}{'resident':>14}{'objects':>10}{'samples':>9}")
     for i, size, objects, samples in rows: print(f"{i:8}{format_si(size, 'B'):>14}{objects:10}{samples:9}")
-    print(f"from step 1000 to {steps}: resident {(rows[-1][1] - rows[0][1]) / 1e3:+.0f} kB, objects {rows[-1][2] - rows[0][2]:+}")
+    print(f"from step 1000 to {steps}: resident {(rows[-1][1] - rows[0][1]) / 1e3:+.0f} kB, objects "
+          f"{rows[-1][2] - rows[0][2]:+}")
 
 class Attention(nn.Module):
     "Four blocks of a transformer, and a head."
@@ -147,11 +162,16 @@ def resnet():
 
 def rows(rounds=8, active=4):
     peaks = measure_peaks("cpu")
-    for name, make, batch in (("resnet18 4×3×64×64", resnet, pictures(4, 64)), ("transformer 4×64×192", Attention, (torch.randn(4, 64, 192), torch.randint(0, 10, (4,)))),
-                              ("convs 64×3×32×32", convs, pictures(64, 32))):
+    for name, make, batch in ((("resnet18 4×3×64×64", resnet, pictures(4, 64)),
+                               ("transformer 4×64×192", Attention,
+                                (torch.randn(4, 64, 192), torch.randint(0, 10, (4,)))),
+                               ("convs 64×3×32×32", convs, pictures(64, 32)))):
         loop = Loop(make, batch, 0.0)
         for _ in range(5): loop.step()
-        def profile(): return RooflineAnalyzer(loop.model, batch[0], peaks).profile(backward=True, loss=loop.loss, optimizer=loop.optimizer, warmup=2, steps=active).result
+        def profile():
+            return RooflineAnalyzer(loop.model, batch[0],
+                                    peaks).profile(
+                backward=True, loss=loop.loss, optimizer=loop.optimizer, warmup=2, steps=active).result
         def sample():
             with watch(loop.model, active=active, every=10**6, warmup=2, peaks=peaks) as w:
                 for _ in range(2 * active + 5): loop.step()
@@ -173,15 +193,17 @@ def compared(what, these, those):
     keys = [k for k in first if k in other and (not k[0].startswith("(") or k[0] == "(optimizer)")]
     missing = [k for k in first if k not in other and not k[0].startswith("(")]
     differ = [(k, f) for a, b in zip(*sides) for k in keys for f in work if getattr(a[k], f) != getattr(b[k], f)]
-    time_of = lambda side, k: statistics.median(r[k].time_s for r in side)
+    def time_of(side, k): return statistics.median(r[k].time_s for r in side)
     ratios = {k: time_of(sides[1], k) / time_of(sides[0], k) for k in keys}
     heavy = [ratios[k] for k in keys if first[k].share >= 0.01]
-    off = lambda rs: f"{statistics.median(rs):.3f} ± {statistics.median(abs(r - 1) for r in rs):.1%}"
+    def off(rs): return f"{statistics.median(rs):.3f} ± {statistics.median(abs(r - 1) for r in rs):.1%}"
     total = sum(time_of(sides[1], k) for k in keys) / sum(time_of(sides[0], k) for k in keys)
     ends = [statistics.median(r.timing.end_to_end_s for r in side) for side in (these, those)]
     sums = [statistics.median(r.timing.ratio for r in side) for side in (these, those)]
-    print(f"  {what}: {len(keys)} rows, {len(missing)} missing, {len(differ)} fields of work differ; median ratio and deviation of rows {off(ratios.values())}, of {len(heavy)} rows over 1 % {off(heavy)};"
-          f" sum {total:.3f}; end to end {format_si(ends[0], 's')} and {format_si(ends[1], 's')} ({ends[1] / ends[0]:.3f}); rows ÷ end {sums[0]:.3f} and {sums[1]:.3f}")
+    print(f"  {what}: {len(keys)} rows, {len(missing)} missing, {len(differ)} fields of work differ; median ratio "
+          f"and deviation of rows {off(ratios.values())}, of {len(heavy)} rows over 1 % {off(heavy)};"
+          f" sum {total:.3f}; end to end {format_si(ends[0], 's')} and {format_si(ends[1], 's')} "
+          f"({ends[1] / ends[0]:.3f}); rows ÷ end {sums[0]:.3f} and {sums[1]:.3f}")
 
 if __name__ == "__main__":
     for part in sys.argv[1:] or ("cost", "memory", "rows"):

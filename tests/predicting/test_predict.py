@@ -292,10 +292,11 @@ def test_a_model_without_operators_has_a_limit_of_0_s(device):
 def test_batches_of_a_model_without_operators_have_no_rate():
     import torch
     from fasterbench.predicting.predict import predict
-    from fasterbench.predicting.predict_verb import _batch_table
-    one = predict(torch.nn.Identity(), torch.zeros(3), "NVIDIA H100 80GB HBM3")
-    rows = [line.split() for line in _batch_table([(1, one), (8, one)], ()).splitlines()]
-    assert [(r[0], r[-5:]) for r in rows if r and r[0] in ("1", "8")] == [(n, ["?", "12.00", "B", "(0.0", "%)"]) for n in ("1", "8")]      # 3 elements of 4 B
+    from fasterbench.comparing.compare import series_of
+    from fasterbench.predicting.predict_verb import Predictions
+    found = [predict(torch.nn.Identity(), torch.zeros(n, 3), "NVIDIA H100 80GB HBM3") for n in (1, 8)]
+    rows = [line.split() for line in Predictions(series_of(found)).text().splitlines()]
+    assert [(r[0], r[-3:]) for r in rows if r and r[0] in ("1", "8")] == [("1", ["?", "12.0", "B"]), ("8", ["?", "96.0", "B"])]
 
 def test_a_prediction_is_read_back_as_it_was_saved(tmp_path):
     "A row's bytes by level are those of its limit: a file whose limit is below its bytes is refused."
