@@ -43,7 +43,7 @@ class Sharding:
     cache_size: float=1.0  # Bytes of an element of the cache over those of the model
 
     def weight(self, w, batch:int, tokens:int, least:bool=False)->float: # `tokens` of each sequence
-        "Return the bytes that one forward reads of a weight on one device, B; `least`: all tokens choose the same experts."
+        "Return the bytes that one forward reads of a weight on one device, B; `least`: tokens choose the same experts."
         whole = sum(w.sizes(self.stored))
         if w.role == "rows":
             rows = w.row_bytes * w.layers * batch * whole / (w.size * w.itemsize)

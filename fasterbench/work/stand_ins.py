@@ -82,7 +82,7 @@ def known_result(op, args, kwargs):
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
 def _laid_as(x, t, norm):
-    "Return a tensor like `t` that lies as a kernel for `norm` of `x` writes it: a layer norm by rows, others as pictures."
+    "Return a tensor like `t` that lies as a kernel for `norm` of `x` writes it: a layer norm by rows, others as `x`."
     if "group" in norm.name() or t is None: return t
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     of_pixels = "layer" not in norm.name() and last and x.is_contiguous(memory_format=last) and not x.is_contiguous()
