@@ -1,5 +1,5 @@
 "Run the code cells of a notebook in this process, one after the other, in a namespace of their own."
-import json, os, re, sys, types
+import ast, json, os, re, sys, types
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,6 +56,8 @@ class BothSides:
     "Lets an assert that fails say what was on both sides, as pytest does."
     def visit(self, tree):
         rewrite_asserts(tree, b"")
+        for node in ast.walk(tree):             # what pytest has put in begins somewhere, and ends nowhere
+            if getattr(node, "end_lineno", 0) is None and hasattr(node, "lineno"): node.end_lineno = node.lineno
         return tree
 
 def shell():
