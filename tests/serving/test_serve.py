@@ -181,6 +181,15 @@ def test_weights_read():
     dense = hand["mixtral"][1] - V*H - L*8*3*H*I
     for b in (1, 3): assert point("mixtral", b).weight_bytes == pytest.approx(2 * (dense + b*H + L*3*H*I*experts_read(8, 2, b)))
 
+def test_the_limit_reads_the_experts_of_one_token():
+    "Nothing says that tokens choose differently: 2 experts in each layer, however many tokens; the rest is read as expected."
+    result = serve(hand["mixtral"][0], prompt, new, (1, 64), "NVIDIA H100 80GB HBM3")
+    for b in (1, 64):
+        p = result.point("decode", b)
+        assert p.weight_bytes - p.least_weight_bytes == pytest.approx(2 * L * 3 * H * I * (experts_read(8, 2, b) - 2))
+        assert p.bytes == p.least_weight_bytes + p.kv_bytes + p.other_bytes
+    assert any("the limit that all choose the same" in c for c in result.caveats)
+
 @pytest.mark.parametrize("context", (2, 22, 23, 24, 25, 72))
 def test_window_by_hand(context):
     "A token reads as many keys as it sees: all up to the window of 24, and no more."
