@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from conftest import root
+from fasterbench import read_trace
 from fasterbench.roofs.hardware import HardwarePeaks
 
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
@@ -38,5 +39,9 @@ def written(folder, events, name="trace.json", **head):
     text = json.dumps(dict(head, traceEvents=events)).encode()
     path.write_bytes(gzip.compress(text) if name.endswith(".gz") else text)
     return path
+
+def read(folder, events, name="trace.json", by=None, **head):
+    "The rows of a trace by hand, under roofs of 1 TFLOP/s and 100 GB/s."
+    return read_trace(written(folder, events, name, **head), by=by, peaks=roofs)
 
 def by_name(result): return {p.name: p for p in result.points}

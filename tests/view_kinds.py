@@ -17,6 +17,7 @@ from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.running.metrics import MetricSeries
 from fasterbench.serving.serve import serve
+from fasterbench.speed_of_light.sol_verb import Bounds, judged
 from fasterbench.comparing.compare import series_of
 from fasterbench.views.peaks_page import PeaksView
 from fasterbench.views.result import Breakdown, Idle, Timing
@@ -117,6 +118,13 @@ def disagreeing():
     "Rows that sum to more than the whole, by half of it."
     return profiled(timing=replace(busy, end_to_end_s=6e-3, overhead_s=0.0))
 
+def bounds():
+    "Of a time below its bound, one above it, and a problem that could not be counted."
+    def counted(problem, time_s, **more):
+        return dict(problem=problem, time_s=time_s, binds="memory", compute_s=time_s / 2, memory_s=time_s, within_s=time_s / 2, direct_s=time_s) | more
+    timed = [judged(counted("softmax", 1e-3), 0.8e-3), judged(counted("matmul", 2e-3, price="tf32"), 3e-3)]
+    return Bounds([*timed, dict(problem="lstm", verdict="not counted: it needs cupy, which is not installed")], "NVIDIA H100 80GB HBM3")
+
 makers = dict(
     profile=profiled, training=lambda: profiled(points=rows(("forward", "backward"))), compiled=compiled,
     ranks=several_ranks,
@@ -130,7 +138,7 @@ makers = dict(
     series=lambda: compare(*(steady(call=dict(batch=b)) for b in (1, 2, 4))), check=verdicts, watch=samples,
     peaks=lambda: PeaksView(measured_peaks()), memory=memory, trace=trace, kernels=lambda: kernels(peaks=paper),
     no_roofs=kernels, disagreeing=disagreeing,
-    network=with_network)
+    network=with_network, sol=bounds)
 
 @cache
 def view_of(kind): return makers[kind]()

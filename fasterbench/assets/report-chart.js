@@ -51,17 +51,18 @@ function themed(layout, traces, high) {
     axes.xaxis2.visible = axes.yaxis2.visible = false
     axes.yaxis.domain = [0, 1]
   }
-  // Axes under which no row passes the filters say so, and nothing else.
+  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
+  const above = !wide() && typeof names[0] === "string" && high > 40 * names.length
+  // Axes under which no row passes the filters say so, and nothing else; plotly fails where labels within one are hidden.
   const has = t => (t.visible ?? true) !== "legendonly" && (t.x?.length ?? 0) > 0 && t.y?.length > 0
   for (const k of Object.keys(axes).filter(k => /^yaxis/.test(k) && (k !== "yaxis2" || layout.yaxis2.type !== "category"))) {
     const n = k.slice(5), on = traces.filter(t => (t.yaxis ?? "y") === `y${n}`)
     if (on.some(has) || !on.length && traces.some(has)) continue
-    axes[k].visible = axes[`xaxis${n}`].visible = false
+    axes[k].visible = axes[`xaxis${n}`].visible = above
     annotations.push({text: "no row matches the filters", showarrow: false, xref: `x${n} domain`, yref: `y${n} domain`, x: 0.5, y: 0.5, font})
   }
   // On a phone the names of rows are above them, where the rows leave room for that.
-  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
-  if (!wide() && typeof names[0] === "string" && high > 40 * names.length) {
+  if (above) {
     const ticklabelshift = layout.yaxis.autorange === "reversed" ? 21 : -21, tickfont = {color: color("ink")}
     Object.assign(axes.yaxis, {ticklabelposition: "inside", ticklabelshift, tickfont, ticklabeloverflow: "allow",
                                automargin: false, showgrid: true})
@@ -118,6 +119,9 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
+// What plotly still draws: a chart that is taken away is purged when that is done.
+let drawing = []
+
 let size
 const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
 
@@ -128,10 +132,11 @@ function redraw() {
   tab.figures.forEach((figure, i) => {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
-    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
+    drawing.push(Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config))
   })
   showLegend()
-  return label()
+  drawing.push(label())
+  return drawing.at(-1)
 }
 
 // A click on a marker chooses its row.
@@ -145,18 +150,21 @@ function draw(figure, i) {
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
   if (!i) makeRoom(figure.layout, traces)
-  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config)
+  drawing.push(Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config))
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
 
 // Draw all charts of a tab again.
 function drawAll() {
-  for (const chart of charts) Plotly.purge(chart)
+  const old = charts
+  Promise.allSettled(drawing).then(() => old.forEach(chart => Plotly.purge(chart)))
+  drawing = []
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()
-  Promise.resolve(label()).then(inPlace)
+  drawing.push(label())
+  Promise.resolve(drawing.at(-1)).then(inPlace)
 }

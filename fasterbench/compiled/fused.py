@@ -15,6 +15,7 @@ import torch
 
 from ..core.dtypes import dtype_name
 from ..core.private import HigherOrderOperator, OpOverload
+from ..roofs.row import totals
 from ..work.dispatch import is_view
 from ..work.elementwise import pointwise_cost
 from ..work.flops import operator_flops
@@ -464,11 +465,9 @@ def _moved(node):
     return max(sum(map(size, tensors)), 1)
 
 def _layers_of(origins):
-    found, origins = {}, [n for n in origins if n.op == "call_function"] or list(origins)
-    for node in [n for n in origins if not (_is_operator(n) and is_view(n.target))] or origins:
-        key = _layer_of(node)
-        found[key] = found.get(key, 0) + _moved(node)
-    return found
+    origins = [n for n in origins if n.op == "call_function"] or list(origins)
+    own = [n for n in origins if not (_is_operator(n) and is_view(n.target))] or origins
+    return totals((_layer_of(node), _moved(node)) for node in own)
 
 # %% ../../nbs/compiled/fused.ipynb #f1ef3f83
 def read_site(

@@ -39,10 +39,18 @@ def as_dtype(
     raise ValueError(f"{dtype!r} is not a dtype; valid are torch.float32, torch.bfloat16, \"float16\"")
 
 # %% ../../nbs/core/arguments.ipynb #cddc4749
+def _holds_itself(value, around=frozenset()):
+    "Tell if a list or a mapping is, at any depth, in itself or in one of those `around` it."
+    if id(value) in around: return True
+    inside = value.values() if isinstance(value, Mapping) else value if isinstance(value, (list, tuple)) else ()
+    containers = [v for v in inside if isinstance(v, (list, tuple, Mapping))]
+    return any(_holds_itself(v, around | {id(value)}) for v in containers)
+
 def as_call(
     sample, # A tensor, a tuple or list of positional arguments, or a mapping of keyword arguments
 )->tuple[tuple, dict]:
     "Return `sample` as the `args` and `kwargs` of a call."
+    if _holds_itself(sample): raise ValueError("the sample holds itself; give lists and mappings without a cycle")
     if isinstance(sample, (tuple, list)) and not hasattr(sample, "_fields"): return tuple(sample), {}
     if hasattr(sample, "keys") and hasattr(sample, "__getitem__"):
         if wrong := [k for k in sample.keys() if not isinstance(k, str)]:

@@ -21,7 +21,7 @@ from torch.utils.hooks import RemovableHandle
 
 from ..core.arguments import copied, is_immutable
 from ..core.private import FakeTensor, _functorch, _unsafe_set_version_counter, tree_flatten
-from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of
+from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of, wrapped_by
 from ..core.units import first_names
 from ..core.warnings import NotKeptWarning, warn
 from .modules import absent, copiers, put
@@ -39,6 +39,7 @@ def _as_words(t):
 
 def same_bits(a, b):
     if a.layout is not torch.strided or a.is_quantized or a.is_nested or a.device != b.device: return False
+    if type(a) is type(b) and (inside := wrapped_by(a)): return all(map(same_bits, inside, wrapped_by(b)))
     if type(a) not in (torch.Tensor, nn.Parameter): return False
     if not a.numel(): return True
     a, b = (_as_words(t.resolve_conj().resolve_neg().contiguous()) for t in (a, b))

@@ -59,8 +59,12 @@ def parts(
         children = [(n, c) for n, c in module._modules.items() if c is not None] if apart else []
         kind = module.original_name if isinstance(module, torch.jit.ScriptModule) else type(module).__name__
         listed.append(Part(path, kind, module, not children))
-        todo += [(f"{path}.{n}" if path else n, c) for n, c in reversed(children)]
+        todo += [(f"{path}.{n}" if path else _apart(n), c) for n, c in reversed(children)]
     return listed
+
+def _apart(name):
+    "Return the path of a child of the model: names in brackets, as (loss), are of what is no module."
+    return f"module {name}" if name.startswith("(") else name
 
 # %% ../../nbs/engine/modules.ipynb #de7e002a
 class _WatchedForward(partial):

@@ -351,8 +351,9 @@ def predict(
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
-    if backward: result.environment["step"] = _step_facts(result.program, sample, work, printed, tf32)
-    shared = []
+    facts = _step_facts(result.program, sample, work, printed, tf32) if backward else {}
+    if backward: result.environment["step"] = facts
+    shared = _most_per_second(facts, result.program)
     if devices != 1:
         units = tokens_of(sample, work.trace)
         shared.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
@@ -361,6 +362,12 @@ def predict(
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *shared], **more)
 
 # %% ../../nbs/predicting/predict.ipynb #12b54b5e
+def _most_per_second(facts, program):
+    "Return the note on what a step works on: how much in a second at the limit."
+    if not facts or not program.roof_time_s: return []
+    n, unit = facts["work"], facts["unit"]
+    return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {format_si(n / program.roof_time_s, f'{unit}/s')}"]
+
 def _step_facts(program, sample, work, printed, tf32):
     "Return what a step works on, and the share of the datasheet's peak that model and hardware FLOPs reach."
     n, unit = tokens_of(sample, work.trace)

@@ -23,14 +23,14 @@ from ..views.view import Sheet, View
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
 def _predicted_for(result): return result.environment["device_name"]
 
-def _batch(result): return batch_of(result.sample) or 1
+def _batch_size(result): return batch_of(result.sample) or 1
 
-def _figures(result):
+def _sweep_row(result):
     "Return the row of a prediction: times, rate, utilization and memory; None is unknown."
     p, step, (n, _) = result.program, result.environment.get("step") or {}, amount_done(result)
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
-    return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch(result), limit_s=p.roof_time_s,
-                time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None, mfu=step.get("mfu"),
+    return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
+                limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None, mfu=step.get("mfu"),
                 hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes, largest_batch=step.get("largest_batch"))
 
 def _sweep_fields(results):
@@ -48,7 +48,8 @@ def _sweep_fields(results):
 def _speed_factors(results):
     "Return a line per further device: how many times as fast the faster of it and the first is, with the range."
     first, *others = results
-    if any(r.program.is_range or not r.program.time_s or _batch(r) != _batch(first) for r in results): return []
+    unknown = any(r.program.is_range or not r.program.time_s for r in results)
+    if unknown or any(_batch_size(r) != _batch_size(first) for r in others): return []
     def faster(r):
         fast, slow = sorted((first, r), key=lambda x: x.program.time_s)
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
@@ -65,13 +66,13 @@ def _of_each(batch, devices):
     except ValueError as error: usage_error(str(error), "--batch")
 
 class Predictions(View):
-    "Predictions of a model for several devices or batch sizes: a row for each; the page and JSON are those of `series`."
+    "Predictions of a model for several devices or batch sizes: a row for each. Page and JSON are those of `series`."
     def __init__(self, series): self.series, self.results = series, series.results
 
     @property
     def caveats(self): return self.series.caveats
 
-    def _sheet(self): return Sheet(_sweep_fields(self.results), map(_figures, self.results))
+    def _sheet(self): return Sheet(_sweep_fields(self.results), map(_sweep_row, self.results))
 
     def _table(self):
         devices = {_predicted_for(r): r for r in self.results}
@@ -80,10 +81,12 @@ class Predictions(View):
         fields = {k: f for k, f in _sweep_fields(self.results).items() if k not in left_out}
         roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
                  for k, r in devices.items()]
-        said = [f"{k}, batch {_batch(r)}: {r.notes[0].removeprefix(f'Predicted for {k}, ')}" for k, r in devices.items()]
+        def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
+        said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
         ran = " · ".join([f"{first.model} on {', '.join(devices)}", phases_run(first)])
-        return self._sheet()._replace(fields=fields).table([ran, *_speed_factors(self.results)], [*roofs, *said, *further])
+        above = [ran, *_speed_factors(self.results)]
+        return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
 
     def render(self, title=None): return self.series.render(title)
     def to_dict(self): return self.series.to_dict()
@@ -95,8 +98,8 @@ def target_devices(texts):
     def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
     return [target_device(name) for one in texts for name in names(one)]
 
-On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=list[str],
-            metavar="DEVICE|FILE,…")
+On = option("Predict for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` files.",
+            "--on", kind=list[str], metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
 @app.command("predict", epilog=examples('predict torchvision:resnet50 --on "NVIDIA H100 80GB HBM3" --batch 1,8,64',
@@ -109,7 +112,7 @@ def predict_verb(
     optimizer:option("Also predict the step of this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
-    fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
+    fit:switch("Find the largest batch that fits in memory, as --backward always does.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
     launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: not modelled]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,

@@ -386,6 +386,6 @@ def measurement(sample:ProgramSample, device:torch.device)->tuple[Measurement, l
     work, outside = sample.work if not run.is_part else _without(sample.work, run.earlier), _taken_outside(run, own)
     times = _module_times(sample, steps, clocked, own, outside)
     ran = [not compiled_part(run.parts[c.part]) for c in work.trace]
-    notes = [_no_update] * (sample.by == "backward") + mixed
+    notes = [_no_update] * (sample.by == "backward") + mixed + [f"assumed: {text}" for text in work.assumptions]
     return Measurement(work, times, [None] * len(ran), accelerator(device).tf32(), ran,
                        environment=environment(accelerator(device).properties())), notes

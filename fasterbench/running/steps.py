@@ -28,6 +28,7 @@ from ..timing.timestamps import (CpuTimestamps, EventTimestamps, StepTimestamps,
 from ..work.count import border, Work
 from ..work.dispatch import watching, script_operators
 from ..work.target import Target, on_target
+from ..work.rules import assumptions
 from ..work.trace import Tracer, _after, _before
 
 # %% ../../nbs/running/steps.ipynb #sm000020
@@ -125,7 +126,8 @@ def joined_work(works:list[Work], parts:list)->Work:
         trace += [replace(c, reads=_renumbered(c.reads, first), writes=_renumbered(c.writes, first)) for c in w.trace]
         first += 1 + max((t.storage for c in w.trace for t in (*c.reads, *c.writes)), default=-1)
     visits, crossing = ([x for w in works for x in getattr(w, name)] for name in ("visits", "crossing"))
-    return Work(parts, trace, visits, crossing, works[-1].unseen)
+    assumed = dict.fromkeys(a for w in works for a in w.assumptions)
+    return Work(parts, trace, visits, crossing, works[-1].unseen, assumptions=tuple(assumed))
 
 # %% ../../nbs/running/steps.ipynb #sm000031
 class ProgramTimestamps(StepTimestamps):
@@ -190,7 +192,7 @@ def _target_of(device):
 def _without_data(run, forward, args, kwargs, backward):
     "Count the work of a call, and of its backward, on tensors without data."
     there = on_target(run.model, args, kwargs, _target_of(run.device))
-    with preserved(run.model, True), eager(), there as (args, kwargs, make, _):
+    with preserved(run.model, True), eager(), assumptions() as assumed, there as (args, kwargs, make, _):
         step = ProgramStep(run.model)                           # its owners are the parameters without data
         counted = CountedStep(step)
         counted.tracer = tracer = make(step.owners)
@@ -202,7 +204,8 @@ def _without_data(run, forward, args, kwargs, backward):
             value = total_output(out)
             with watching(tracer), tracer.section(step.earlier, "backward"): value.backward()
             counted.lasting = tracer.memory.numbers([p.grad for p in step.written() if p.grad is not None])
-        return counted.joined(tracer.calls, [c for c in tracer.calls if c.part != step.earlier])
+        work = counted.joined(tracer.calls, [c for c in tracer.calls if c.part != step.earlier])
+        return replace(work, assumptions=tuple(assumed))
 
 # %% ../../nbs/running/steps.ipynb #st000052
 class CompiledStep(CountedStep):

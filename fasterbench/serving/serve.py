@@ -42,13 +42,13 @@ class Sharding:
     split_head: bool=True  # Whether the matrix of the logits is divided too
     cache_size: float=1.0  # Bytes of an element of the cache over those of the model
 
-    def weight(self, w, batch:int, tokens:int)->float: # `tokens` of each sequence
-        "Return the bytes that one forward reads of a weight on one device, B."
+    def weight(self, w, batch:int, tokens:int, least:bool=False)->float: # `tokens` of each sequence
+        "Return the bytes that one forward reads of a weight on one device, B; `least`: tokens choose the same experts."
         whole = sum(w.sizes(self.stored))
         if w.role == "rows":
             rows = w.row_bytes * w.layers * batch * whole / (w.size * w.itemsize)
             return min(rows, whole)
-        if w.role == "experts": whole *= experts_read(w.shape[0], w.chosen, batch * tokens) / w.shape[0]
+        if w.role == "experts": whole *= experts_read(w.shape[0], w.chosen, 1 if least else batch * tokens) / w.shape[0]
         return whole / self._parts(w)
 
     def _parts(self, w):
@@ -128,7 +128,8 @@ class _Server:
 
     def point(self, key, batch):
         work, n = self.works[key], self.layout.devices
-        weights = sum(self.layout.weight(w, batch, work.tokens) for w in work.weights)
+        weights, fewest = (sum(self.layout.weight(w, batch, work.tokens, least) for w in work.weights)
+                           for least in (False, True))
         full, needed = (batch * f / n for f in (work.flops, work.causal_flops))
         cache = batch * self.layout.cache(work.cache)
         read = batch * self.layout.cache(work.cache.read) if key[0] == "decode" else 0.0
@@ -136,7 +137,7 @@ class _Server:
         times, width = self.reduced
         sums = n, batch * work.tokens * width, times
         sent, network_s = collective_bytes(*sums), collective_time(*sums, self.network)
-        least = dict(memory=least_memory_time(weights + read + other, self.peaks), compute=needed / self.peak,
+        least = dict(memory=least_memory_time(fewest + read + other, self.peaks), compute=needed / self.peak,
                      network=network_s)
         bound = max(least, key=least.get)
         limit = least[bound]
@@ -151,7 +152,8 @@ class _Server:
         return ServePoint(*key, batch, work.context, tokens, full, needed, weights, read, other,
                           batch * work.eager_bytes, sent, limit, tokens / limit, bound, fits, expected_s=expected,
                           interval_s=range_s, parts_s=parts, eager_flops=batch * work.code_flops, first_s=first,
-                          requests_per_s=self._requests(batch, parts, expected) if decode and parts else None)
+                          requests_per_s=self._requests(batch, parts, expected) if decode and parts else None,
+                          least_weight_bytes=fewest)
 
     def _requests(self, batch, parts, token_s):
         "Return the expected requests that are answered in a second, 1/s; `None` for a program without a server."
@@ -297,7 +299,8 @@ def _serve_notes(model, asked, server, most, points=()):
     found += missing_peaks(peaks, {dtype_name(_float_dtype(model))})
     if layout.devices > 1: found.append(_what_is_sent(server))
     if any(w.role == "experts" for w in works["decode", "end"].weights):
-        found.append("MoE: bytes assume that tokens are routed to experts evenly and independently")
+        found.append("MoE: bytes and expected times assume that tokens are routed to experts evenly and independently, "
+                     "the limit that all choose the same")
     more = works["decode", "end"].code_flops / works["decode", "end"].flops
     if more > 1.1:
         found.append(f"the model's code runs {more:.3g} times the FLOPs that the limit counts: it also computes "

@@ -70,6 +70,7 @@ class ServePoint:
     eager_flops: Number|None=None # Of contractions that the model's code runs, on all devices, FLOP
     first_s: Number|None=None # Least time to the first token of a request: of the forward of its prompt, s
     requests_per_s: Number|None=None # Expected requests that a server answers in a second, 1/s
+    least_weight_bytes: Number|None=None # Weights read where all tokens choose the same experts, as in the limit, B
 
     @property
     def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
@@ -82,7 +83,8 @@ class ServePoint:
     @property
     def bytes(self)->float:
         "Bytes that the limit counts, B."
-        return self.weight_bytes + self.kv_bytes + self.other_bytes
+        weights = self.weight_bytes if self.least_weight_bytes is None else self.least_weight_bytes
+        return weights + self.kv_bytes + self.other_bytes
     @property
     def intensity(self)->float:
         "FLOP/B of what the limit counts."

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from fastcore.basics import groupby
+
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .contradictions import can_move, consistent, too_fast
@@ -265,8 +267,7 @@ def recorded_memory(
     trace:TraceFile,
 )->Memory|None:
     "Return what the allocator of the device had given out over time, as `profile_memory=True` records it."
-    by_device = {}
-    for moment in trace.memory: by_device.setdefault(moment[2], []).append(moment)
+    by_device = groupby(trace.memory, 2)
     device = max(by_device, key=lambda d: (d[0] != 0, max(m[3] for m in by_device[d])), default=None)   # 0: the CPU
     if device is None: return None
     moments = by_device[device]

@@ -81,18 +81,25 @@ def known_result(op, args, kwargs):
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
+def _laid_as(x, t, norm):
+    "Return a tensor like `t` that lies as a kernel for `norm` of `x` writes it: a layer norm by rows, others as `x`."
+    if "group" in norm.name() or t is None: return t
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    of_pixels = "layer" not in norm.name() and last and x.is_contiguous(memory_format=last) and not x.is_contiguous()
+    return torch.empty_like(x, dtype=t.dtype, memory_format=last if of_pixels else torch.contiguous_format)
+
 def _of_norm(norm, *args):
     "Return statistics in float32 where a parameter has that, as kernels keep them."
     if args[0].is_nested: return None
     out, *statistics = norm(*args)
     wide = any(t.dtype is torch.float32 for t in tensors_in(args))
-    return (out, *(s.float() if wide else s for s in statistics))
+    return (_laid_as(args[0], out, norm), *(s.float() if wide else s for s in statistics))
 
 def _gradients_of_norm(backward, grad, x, *rest):
     "Return the gradient of an input in its dtype, where the mask, which comes last, asks for it."
     if x.is_nested: return None
     of_input, *others = backward(grad, x, *rest)
-    return (of_input.to(x.dtype) if rest[-1][0] else None, *others)
+    return (_laid_as(x, of_input.to(x.dtype), backward) if rest[-1][0] else None, *others)
 
 for _norm in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
     forward, backward = getattr(aten, _norm).default, getattr(aten, f"{_norm}_backward").default

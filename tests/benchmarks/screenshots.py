@@ -2,12 +2,12 @@
 resize.
 
     python tests/benchmarks/screenshots.py FOLDER [--only trace serve] [--sizes 1440x900-light 390x844]
-    python tests/benchmarks/screenshots.py nbs/images --pages resnet50.html --picture report.png
+    python tests/benchmarks/screenshots.py nbs/images --pages report.html --picture report.png
 
 What is measured is kept in FOLDER/results, so that the pages are made again without measuring. Each page is tried,
 too: errors in the console, sideways scroll, columns that neither fit nor have a bar, and a picture that a resize
-there and back has changed are printed. The second line makes the picture of the README: one page at 1440×740,
-light, of `fasterbench report tests/data/resnet50.json`. Needs selenium and Chrome or Chromium; pages of traces and
+there and back has changed are printed. The second line makes a picture of one page at 1440×740,
+light, as `.ci/readme.py --run` does for the README. Needs selenium and Chrome or Chromium; pages of traces and
 kernels need the public files that CONTRIBUTING names."""
 import argparse, base64, json, os, pickle, shutil, subprocess, sys, time
 from pathlib import Path

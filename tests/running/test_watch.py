@@ -373,6 +373,20 @@ def test_a_module_that_only_calls_the_model_makes_no_part_of_it():
         def forward(self, x): return self.inner(x)
     assert ("(loss)", "backward") in rows(watched_part(Wrapped(), inner).result)
 
+class Guarded(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(16, 16)
+    def forward(self, x):
+        y = self.layer(x)
+        return y if torch.isfinite(y).all() else y.clamp(-1, 1)
+
+def test_what_the_count_of_a_compiled_model_assumes_is_a_note():
+    model = torch.compile(Guarded(), backend="eager")
+    with watch(model, every=6, active=2, peaks=HardwarePeaks(1e15, 1e15)) as seen:
+        for _ in range(30): model(torch.ones(4, 16))
+    assert "assumed: no number is infinite or NaN" in seen.result.notes
+
 def test_a_compiled_part():
     model = nn.Sequential(nn.Linear(64, 256), nn.ReLU(), nn.Linear(256, 8))
     model[2].compile(backend="eager")

@@ -16,7 +16,7 @@ from fasterbench.roofs.hardware import HardwarePeaks, MemoryLevel
 from fasterbench.comparing.compare import compare
 from fasterbench.views.headline import divided, headline, terms
 from fasterbench.views.result import from_json
-from trace_files import by_name, event, kernel, launch, needs_real, operator, real, roofs, shared, step, written
+from trace_files import by_name, event, kernel, launch, needs_real, operator, read, real, roofs, shared, step, written
 
 @pytest.mark.parametrize("name", ["trace.json", "trace.json.gz"])
 def test_files_and_archives(tmp_path, name):
@@ -30,15 +30,15 @@ def test_files_and_archives(tmp_path, name):
 @pytest.mark.parametrize("job, who", [({}, "time"), (dict(rank=0, world_size=1), "time"), (dict(rank=0), "time"),
                                       (dict(rank=0, world_size=2), "rank 0"), (dict(rank=1), "rank 1")])
 def test_one_process_is_no_rank(tmp_path, job, who):
-    assert str(read_trace(written(tmp_path, step(), distributedInfo=job),
-                          peaks=roofs).breakdowns[0]).startswith(f"{who}: 40.00 µs = 85.0 % idle + ")
+    assert str(read(tmp_path, step(),
+                    distributedInfo=job).breakdowns[0]).startswith(f"{who}: 40.00 µs = 85.0 % idle + ")
 
 def test_parts_that_round_to_zero_are_left_out(tmp_path):
     "Of 100 ms a copy takes 40 µs: 0.0 %."
     events = [event("user_annotation", "ProfilerStep#1", 0, 100000),
               operator("aten::relu", 1, 4, [[64, 16]], ["float"]), launch(2, 12), kernel("relu", 50000, 40000, 12),
               launch(92000, 13, "cudaMemcpyAsync"), kernel("Memcpy DtoH", 95000, 40, 13, "gpu_memcpy")]
-    said = str(read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0])
+    said = str(read(tmp_path, events).breakdowns[0])
     assert said == "time: 100.00 ms = 60.0 % idle + 40.0 % with FLOPs and bytes", said
 
 def test_an_address_is_opened_by_fsspec(tmp_path):
@@ -53,7 +53,7 @@ def test_external_id_of_2023_is_no_link(tmp_path):
     for e in events:
         if e["cat"] == "kernel": e["args"]["External id"] = e["args"]["correlation"]
         if e["cat"] == "cpu_op": e["args"]["External id"] = 11
-    breakdown = read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0]
+    breakdown = read(tmp_path, events).breakdowns[0]
     assert breakdown.parts["no operator recorded"] == pytest.approx(6e-6)
     assert "with FLOPs and bytes" not in breakdown.parts
 
@@ -61,8 +61,7 @@ def test_without_a_launch_the_external_id_links(tmp_path):
     events = [e for e in step() if e["cat"] != "cuda_runtime"]
     for e in events:
         if e["name"] in ("aten::mm", "sgemm"): e["args"]["External id"] = 500
-    assert read_trace(written(tmp_path, events),
-                      peaks=roofs).breakdowns[0].parts["with FLOPs and bytes"] == pytest.approx(4e-6)
+    assert read(tmp_path, events).breakdowns[0].parts["with FLOPs and bytes"] == pytest.approx(4e-6)
 
 @pytest.mark.parametrize("id", (lambda n: n, str))
 def test_an_external_id_that_is_the_correlation_links_where_all_of_them_name_operators(tmp_path, id):
@@ -72,14 +71,14 @@ def test_an_external_id_that_is_the_correlation_links_where_all_of_them_name_ope
     for e in events:
         if e["cat"] == "kernel": e["args"]["External id"] = e["args"]["correlation"] = id(e["args"]["correlation"])
         if e["cat"] == "cpu_op": e["args"]["External id"] = id({"aten::mm": 11, "aten::relu": 12}[e["name"]])
-    result = read_trace(written(tmp_path, events), peaks=roofs)
+    result = read(tmp_path, events)
     assert by_name(result)["Net_0.Linear_0"].time_s == pytest.approx(4e-6) and by_name(result)["Net_0"].flops == 1024
     assert result.breakdowns[0].parts["with FLOPs and bytes"] == pytest.approx(6e-6)
 
 def test_a_kernel_that_links_to_an_annotation_was_launched_in_the_window(tmp_path):
     events = step() + [event("user_annotation", "mine", 5, 3, **{"External id": 70}),
                        event("kernel", "own", 30, 2, 7, device=0, correlation=99, **{"External id": 70})]
-    parts = read_trace(written(tmp_path, events), peaks=roofs).breakdowns[0].parts
+    parts = read(tmp_path, events).breakdowns[0].parts
     assert parts["no operator recorded"] == pytest.approx(2e-6) and "launched outside the window" not in parts
 
 def test_arguments_that_are_no_object_or_no_utf8_cost_their_event_alone(tmp_path):
@@ -110,7 +109,7 @@ def test_backward_recomputation_and_update(tmp_path):
               back(41, 5, **{"Sequence number": 5, "Fwd thread id": 1}), mm(42, 2), run(43, 3, 2),
               event("user_annotation", "Optimizer.step#SGD.step", 50, 5), mm(51, 1), run(52, 4, 1),
               *[kernel("gemm", 60 + 5 * n, n, n) for n in (1, 2, 3, 4)]]
-    rows = {(p.name, p.phase): round(p.time_s * 1e6) for p in read_trace(written(tmp_path, events), peaks=roofs).points
+    rows = {(p.name, p.phase): round(p.time_s * 1e6) for p in read(tmp_path, events).points
             if p.name != "(idle)"}
     assert rows == {("Net_0.Linear_0", "forward"): 1, ("Net_0.Linear_0", "recompute"): 2,
                     ("Net_0.Linear_0", "backward"): 3, ("(optimizer)", "update"): 4}
@@ -242,7 +241,7 @@ def test_a_device_without_a_name_is_said(tmp_path):
                                          ("mtia", "mtia_ccp_events"), ("hpu", "hpu_op")])
 def test_kernels_of_other_accelerators(tmp_path, maker, kind):
     events = [dict(e, cat={"kernel": kind, "cuda_runtime": f"{maker}_runtime"}.get(e["cat"], e["cat"])) for e in step()]
-    result = read_trace(written(tmp_path, events, deviceProperties=[dict(id=0, name="ARTEMIS")]), peaks=roofs)
+    result = read(tmp_path, events, deviceProperties=[dict(id=0, name="ARTEMIS")])
     assert result.breakdowns[0].parts["with FLOPs and bytes"] == pytest.approx(6e-6)
     assert result.environment["device_name"] == "ARTEMIS"
 
@@ -252,15 +251,14 @@ def test_the_headline_names_what_ran_longest_on_the_device(tmp_path):
             operator("aten::neg", 60, 2, [[4, 4]], ["float"]), launch(61, 30), kernel("neg", 70, 1, 30)]
     graph = [event("user_annotation", "execute_32_context_0(sq0sk0sqsq0sqsk0)_generation_32(sq32)", 1000, 50),
              launch(1001, 40, "cudaGraphLaunch"), kernel("g", 1010, 30, 40)]
-    assert read_trace(written(tmp_path, step() + busy), peaks=roofs).model == "Net"
-    assert read_trace(written(tmp_path, step() + busy + graph),
-                      peaks=roofs).model == "execute_32_context_0_generation_32"
+    assert read(tmp_path, step() + busy).model == "Net"
+    assert read(tmp_path, step() + busy + graph).model == "execute_32_context_0_generation_32"
 
 def test_rows_outside_modules_are_told_apart(tmp_path, monkeypatch, capsys):
     "In 80 columns none of their names looks like another."
     events = [*step(), launch(23, 20, "cudaGraphLaunch"), kernel("g1", 28, 1, 20), kernel("early", 0, 3, 99),
               launch(25, 22), kernel("Memcpy DtoH (Device -> Pageable)", 33, 2, 22, "gpu_memcpy")]
-    result = read_trace(written(tmp_path, events), peaks=roofs)
+    result = read(tmp_path, events)
     assert {"(graph launch)", "(launched outside the window)", "(memcpy and memset)"} <= {p.name for p in result.points}
     monkeypatch.setenv("COLUMNS", "80")
     result.summary()
@@ -473,7 +471,7 @@ def test_what_is_missing_is_said(tmp_path):
     with pytest.raises(ValueError, match="by='layer'"): read_trace(tmp_path, by="layer")
     with pytest.raises(TypeError, match="HardwarePeaks"): read_trace(tmp_path, peaks=7)
     for e in (bare := step()): e["args"].pop("Input Dims", None), e["args"].pop("Input type", None)
-    result = read_trace(written(tmp_path, bare), peaks=roofs)
+    result = read(tmp_path, bare)
     assert result.breakdowns[0].parts["no shapes recorded"] == pytest.approx(6e-6)
     assert any("record_shapes=True" in n for n in result.notes)
 
@@ -482,17 +480,18 @@ def test_events_without_a_usable_duration_are_left_out_and_counted(tmp_path, dur
     """Of the product's kernel: the activation is what is left. Of the only kernel: there is nothing to be seen,
     and it is said why."""
     def broken(events): return [dict(e, dur=12345) if e["name"] == "sgemm" else e for e in events]
-    def read(events):
+    def read_broken(events):
         (tmp_path/"trace.json").write_text(json.dumps(dict(traceEvents=broken(events))).replace("12345", dur))
         return read_trace(tmp_path/"trace.json", peaks=roofs)
-    result, left = read(step()), "1 event without a usable duration (NaN, infinite, negative or null) was left out"
+    left = "1 event without a usable duration (NaN, infinite, negative or null) was left out"
+    result = read_broken(step())
     assert [k.name for k in result.kernels] == ["relu_kernel"] and left in result.notes
     with pytest.raises(ValueError, match="no GPU kernels with a usable duration: 1 event without"):
-        read([e for e in step() if e["name"] != "relu_kernel"])
-    assert not any("usable" in n for n in read_trace(written(tmp_path, step()), peaks=roofs).notes)
+        read_broken([e for e in step() if e["name"] != "relu_kernel"])
+    assert not any("usable" in n for n in read(tmp_path, step()).notes)
     on_cpu = [dict(e, dur=12345) if e["name"] == "aten::mm" else e for e in step()
               if e["cat"] in ("cpu_op", "python_function")]
-    result = read(on_cpu)
+    result = read_broken(on_cpu)
     assert [k.name for k in result.kernels] == ["aten::relu"] and left in result.notes
 
 def test_a_trace_without_roofs_says_how_a_trace_gets_them(tmp_path):
@@ -549,7 +548,7 @@ def test_any_times_add_up(tmp_path, seed):
                                chance.choice([0, 1, chance.uniform(0, 300), -4]), n,
                                chance.choice(["kernel", "gpu_memcpy", "gpu_memset"])), tid=chance.randrange(3))]
         events[-1]["args"]["device"] = chance.randrange(2)
-    result = read_trace(written(tmp_path, events), peaks=roofs)
+    result = read(tmp_path, events)
     assert len(result.breakdowns) == 2 and (result.notes or seed >= 0)
     for a in result.breakdowns: assert sum(a.parts.values()) == pytest.approx(a.span_s, rel=1e-9)
 
@@ -671,7 +670,7 @@ def test_a_collective_that_says_no_group_has_an_unknown_size(tmp_path):
     unknown, also in JSON."""
     events = step() + [launch(13, 13), kernel("cross_device_reduce_1stage", 28, 4, 13)]
     for world, said in ((8, "1 of ? 1 ≤ 4.00 µs ? ? ?"), (1, "1 of 1 1 4.00 µs 0 s rank 0 ?")):
-        result = read_trace(written(tmp_path, events, distributedInfo=dict(rank=0, world_size=world)), peaks=roofs)
+        result = read(tmp_path, events, distributedInfo=dict(rank=0, world_size=world))
         line = next(l for l in result.text().splitlines() if l.startswith("all_reduce"))
         assert line.split() == f"all_reduce ? {said}".split(), line
         result.to_json(tmp_path/"saved.json")
@@ -691,7 +690,7 @@ def test_what_a_collective_does_not_say_is_no_number_in_its_name(tmp_path):
 def test_the_work_of_a_communication_kernel_is_unknown(tmp_path):
     "What it adds and moves is not recorded: it has no bound and no gap."
     events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
-    nccl = by_name(read_trace(written(tmp_path, events), by="kernel", peaks=roofs))["ncclDevKernel_AllReduce_Sum_f32"]
+    nccl = by_name(read(tmp_path, events, by="kernel"))["ncclDevKernel_AllReduce_Sum_f32"]
     assert (nccl.bound, nccl.flops, nccl.bytes_moved, nccl.utilization_pct, nccl.potential_s) == ("undefined", None,
                                                                                                   None, None, None)
 
@@ -701,7 +700,7 @@ def test_rows_of_different_kinds_are_not_matched(tmp_path, by, what):
     """Modules beside rows of another kind: the idle time alone is the same thing on both sides, and collectives
     are none of the modules."""
     events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13)]
-    other, modules = (read_trace(written(tmp_path, events), by=kind, peaks=roofs) for kind in (by, "module"))
+    other, modules = (read(tmp_path, events, by=kind) for kind in (by, "module"))
     found = compare(other, modules)
     assert found.differences[0] == f"rows of different kinds are not matched: {what} → modules"
     assert [q.name for q in found.pairs if q.side == "both"] == ["(idle)"] * (by == "operator")
@@ -712,7 +711,7 @@ def test_rows_of_different_kinds_are_not_matched(tmp_path, by, what):
 def test_rows_of_one_kind_that_are_no_modules_are_matched_by_name(tmp_path):
     "Kernels of two devices have other names: none is taken for a module of another name."
     renamed = [dict(e, name={"sgemm": "Cijk", "relu_kernel": "vectorized"}.get(e["name"], e["name"])) for e in step()]
-    found = compare(*(read_trace(written(tmp_path, e, f"{i}.json"), by="kernel", peaks=roofs) for i,
+    found = compare(*(read(tmp_path, e, f"{i}.json", by="kernel") for i,
                       e in enumerate((step(), renamed))))
     assert [q.side for q in found.pairs] == ["only before"] * 2 + ["only after"] * 2
     assert not any("match" in line for line in found.differences)
@@ -835,9 +834,9 @@ def test_the_least_of_an_operator_is_not_more_than_its_work(tmp_path, text):
     assert any(not f.reason for f, _ in counted)
     assert all(least is None or f.reason or least.nbytes <= f.nbytes for f, least in counted)
 
-@pytest.mark.parametrize("inside, read", [([], 6), ([("aten::to", [[2, 3, 5, 5]])], 6),
+@pytest.mark.parametrize("inside, divided", [([], 6), ([("aten::to", [[2, 3, 5, 5]])], 6),
                                           ([("aten::to", [[2, 3, 5, 5]]), ("aten::copy_", [[2, 3, 5, 5]] * 2)], 150)])
-def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):
+def test_what_a_mean_expanded_is_read_once(tmp_path, inside, divided):
     """Traces of 2021 have no strides: the backward of a mean divides 6 numbers that it has expanded to 150,
     unless it copied them."""
     steps = [("aten::expand", [[2, 3, 1, 1], [], []]), *inside]
@@ -845,19 +844,18 @@ def test_what_a_mean_expanded_is_read_once(tmp_path, inside, read):
               *(operator(name, 1 + 10 * i, 5, dims, ["float"] * 2) for i, (name, dims) in enumerate(steps)),
               operator("aten::div", 60, 20, [[2, 3, 5, 5], []], ["float", "Int"]), launch(65, 1),
               kernel("div_kernel", 100, 10, 1)]
-    row, = read_trace(written(tmp_path, events), peaks=roofs).ops
-    assert (row.operator, row.bytes_moved) == ("aten::div", 4 * (read + 150))
+    row, = read(tmp_path, events).ops
+    assert (row.operator, row.bytes_moved) == ("aten::div", 4 * (divided + 150))
 
 def test_the_backward_of_a_mean_without_shapes_is_read(tmp_path):
     events = [operator("MeanBackward1", 0, 90, [], []), operator("aten::expand", 1, 5, [], []),
               operator("aten::div", 60, 20, [], []),
               launch(65, 1), kernel("div_kernel", 100, 10, 1), *step()]
-    assert read_trace(written(tmp_path, events),
-                      peaks=roofs).breakdowns[0].parts["no shapes recorded"] == pytest.approx(10e-6)
+    assert read(tmp_path, events).breakdowns[0].parts["no shapes recorded"] == pytest.approx(10e-6)
     wrong = [operator("MeanBackward1", 0, 90, [[2, 3]], ["float"]), operator("aten::expand", 1, 5, [[7, 1]], ["float"]),
              operator("aten::div", 60, 20, [[2, 3], []], ["float", "Int"]), launch(65, 1),
              kernel("div_kernel", 100, 10, 1)]
-    assert read_trace(written(tmp_path, wrong), peaks=roofs).ops[0].bytes_moved == 2 * 4 * 6
+    assert read(tmp_path, wrong).ops[0].bytes_moved == 2 * 4 * 6
 
 @needs_real
 def test_recorded_memory_is_drawn():
