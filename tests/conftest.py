@@ -111,7 +111,7 @@ def pytest_xdist_auto_num_workers(config):
     chosen = (config.invocation_params.args
               and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb"))
                       for a in config.invocation_params.args))
-    return 0 if chosen or not unix else min(cores() + 1, 4)              # tests wait for browsers and ranks
+    return 0 if chosen or not unix else min(max(cores(), 2), 4)         # each imports all that tests do
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_cmdline_main(config):

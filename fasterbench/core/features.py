@@ -78,6 +78,7 @@ if TYPE_CHECKING:
     from fasterbench.ncu import door as ncu
     from fasterbench.network import door as network
     from fasterbench.serving import door as serving
+    from fasterbench.speed_of_light import door as speed_of_light
     from fasterbench.traces import door as traces
 
 def __getattr__(

@@ -116,11 +116,12 @@ def _carried(rows, like, peaks):
     return carried, found
 
 # %% ../../nbs/predicting/predict.ipynb #8464453b
-def _program(name, rows, work, parts, peaks, deviation, launch_s=None):
-    "Return the whole run as one point. The host bounds it from below, where its time is known."
+def _program(name, rows, work, parts, peaks, deviation, launch_s=None, least_s=None):
+    "Return the whole run as one point. The host and its least time as a function bound it from below, where known."
     whole = summed(parts, type=name, phase="", operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
                    time_s=sum(r.time_s for r in rows), **{} if parts else dict(roof_time_s=0.0))
+    if least_s: whole = replace(whole, roof_time_s=max(whole.roof_time_s, least_s), time_s=max(whole.time_s, least_s))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
     found = _predicted(whole, peaks, deviation, share=1.0, shares=shares)
     if not launch_s or launch_s <= found.time_s: return found
@@ -214,6 +215,7 @@ class _Forecast(NamedTuple):
     fusion: str=""       # How fusion is predicted
     limits: tuple=()     # As in `Result`
     doubt: Doubt|None=None # About the time of the whole; None: that of all compiled programs
+    least_s: float|None=None # Least time of the whole as a function; None: not asked
 
 # %% ../../nbs/predicting/predict.ipynb #pr000003
 def _timed_calls(calls, times):
@@ -237,7 +239,7 @@ def _eager(run, calls):
 def _by_one_constant(run, calls, why_not=""):
     "Return the forecast where fusion is one constant."
     calls = _timed_calls(calls, compiled_times(run.work.trace, run.peaks, run.chip, run.tf32, run.cuda_graph))
-    fusion = "the limit counts matrix products only; other operators may be fused with them"
+    fusion = "rows count matrix products only; other operators may be fused with them"
     if why_not: fusion += f". Inductor could not be asked ({why_not}): fusion is one constant"
     return _Forecast(_module_rows(run, calls, True), [c.row for c in calls], [], fusion,
                      doubt=_doubt(run, calls, True))
@@ -261,6 +263,13 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
     if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
 
+def _with_least(forecast, model, sample, peaks, autocast):
+    "Return a forecast with the least time of the forward as a function, where that feature is there."
+    if not is_there("speed_of_light"): return forecast
+    least_s = features.speed_of_light.least_seconds(model, sample, peaks, autocast)
+    fusion = f"{forecast.fusion}. The function takes {format_si(least_s, 's')} at least: its bytes and products once"
+    return forecast._replace(fusion=fusion, least_s=least_s)
+
 def _stored_note(stored, dtype, compiled):
     "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
     if not stored.bytes or not compiled: return stored.lines(dtype)
@@ -275,7 +284,7 @@ def _predicted_result(model, run, forecast, like, compiled, autocast):
         rows = [_with_interval(r, r.roof_time_s, doubt_of_rows([r], peaks, compiled, row=True)) for r in ranked(rows)]
     doubt = forecast.doubt if like is None else None
     doubt = doubt or doubt_of_rows(rows, peaks, compiled)
-    program = _program(type(model).__name__, rows, work, forecast.parts, peaks, doubt, run.launch_s)
+    program = _program(type(model).__name__, rows, work, forecast.parts, peaks, doubt, run.launch_s, forecast.least_s)
     name = peaks.environment.get("device_name", peaks.device)
     environment = dict(device_name=name, predicted=True, roofs=peaks.environment.get("source", "measured"),
                        torch=torch.__version__, autocast=autocast is not None and dtype_name(autocast),
@@ -350,6 +359,7 @@ def predict(
     if not compiled: forecast = _eager(run, calls)
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
+    if compiled and not forecast.limits: forecast = _with_least(forecast, model, sample, peaks, autocast)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
     facts = _step_facts(result.program, sample, work, printed, tf32) if backward else {}
     if backward: result.environment["step"] = facts

@@ -93,8 +93,10 @@ def union(a:Elements|None, b:Elements|None)->Elements|None:
     if a is None or b is None: return a or b
     for x in (a, b):
         if x.at is None and x.share == 1: return x
-    at = _meeting(a.at, b.at, torch.logical_or) if a.share == b.share == 1 else None
-    return Elements(a.shape, at) if at is not None else max(a, b, key=lambda x: x.count)
+    at = None if a.at is b.at is None else _meeting(a.mask, b.mask, torch.logical_or)
+    if at is None or not (cells := true_cells(at)): return max(a, b, key=lambda x: x.count)
+    in_both = true_cells(a.mask) + true_cells(b.mask) - cells
+    return Elements(a.shape, at, max(a.count, b.count, a.count + b.count - in_both) / cells)
 
 def within(a:Elements, b:Elements|None)->Elements:
     "Return those of `a` that are in `b`; what is not known of `b` counts as a share."

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 
 from ..core.dtypes import dtype_name
-from .elements import some_of
-from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of,
+from .elements import some_of, union
+from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of, in_memory_of,
                                               needed_of)
 from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
                                                product_flops)
@@ -341,7 +341,9 @@ def _least_weights(graph, facts, needed):
     return min(own, folded, key=lambda found: sum(n for _, n in found)) if made else []
 
 def _returned_bytes(graph, facts):
-    "Return the bytes of the results; of one that is computed twice once, and of views of one memory the largest."
-    blocks, once = {}, {facts.of(o.value).index: o for o in graph.outputs}
-    for o in once.values(): blocks.setdefault(o.memory, []).append(o.bytes)
-    return sum(map(max, blocks.values()))
+    "Return the bytes of the results: each element that a view shows once, and what is computed twice once."
+    shown = {}
+    for o in graph.outputs:
+        v, elements = in_memory_of(facts.of(o.value))
+        shown[v] = union(shown.get(v), elements)
+    return sum(at.count * v.dtype.itemsize for v, at in shown.items())

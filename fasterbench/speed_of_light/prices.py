@@ -13,7 +13,8 @@ from ..roofs.hardware import HardwarePeaks
 # %% ../../nbs/speed_of_light/prices.ipynb #ab02386f
 _on_matrix_units = "float32 of matrix units"
 roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, _on_matrix_units: 2.0 ** -24, "float32 TF32": 2.0 ** -11,
-            "float16": 2.0 ** -11, "bfloat16": 2.0 ** -9, "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3, "float4_e2m1fn_x2": 2.0 ** -2}
+            "float16": 2.0 ** -11, "bfloat16": 2.0 ** -9, "float8_e4m3fn": 2.0 ** -4, "float8_e5m2": 2.0 ** -3,
+            "float4_e2m1fn_x2": 2.0 ** -2}
 widths = {"float64": 8, "float32": 4, _on_matrix_units: 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2,
           "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}              # bytes of a number
 _of_size = {"float8_e4m3fnuz": "float8_e4m3fn", "float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fn",

@@ -23,7 +23,7 @@ from ..work.rules import map_tensors, op_name, rules, tensors_in
 from ..work.target import Target, on_target
 from ..work.trace import from_outside, written
 from ..work.values import most
-from ..work.traffic import storage_id, unique_bytes
+from ..work.traffic import storage_id
 
 # %% ../../nbs/speed_of_light/recording.ipynb #a6326315
 @dataclass(slots=True, eq=False)
@@ -53,8 +53,6 @@ class Node:
 class Returned(NamedTuple):
     "A tensor that a program returns."
     value: Value
-    memory: int     # A number that it shares with others in the same memory
-    bytes: int
     place: int      # Among the tensors that are returned
 
 class ProgramGraph:
@@ -163,7 +161,8 @@ class Recorder(Watcher):
         "Let values that were known before a write keep them."
         if (known := self.place.values.of(t)) is None or not any(known.stride()): return
         memory = known.untyped_storage()
-        held = [v for v in self.graph.values if v.known is not None and v.known.untyped_storage()._cdata == memory._cdata]
+        with_values = [v for v in self.graph.values if v.known is not None]
+        held = [v for v in with_values if v.known.untyped_storage()._cdata == memory._cdata]
         with _disable_current_modes():
             kept = memory.clone()
             for v in held: v.known = _in_memory(kept, v.known)
@@ -221,7 +220,7 @@ class Recorder(Watcher):
         for place, t in enumerate(map(self._brought, results)):
             v = self.value_of(t)
             block = self._at[id(t)][2]
-            if id(block) not in given: self.graph.outputs.append(Returned(v, id(block), unique_bytes(t), place))
+            if id(block) not in given: self.graph.outputs.append(Returned(v, place))
         self.graph.changed = [(b.first, b.value) for b in given.values() if b.value is not b.first]
         return self.graph
 

@@ -1,8 +1,12 @@
-"""Bounds of SOL-ExecBench against the best published kernels and the bounds of SOLAR, and CPU seconds per workload.
+"""Bounds against published times, none of which may be below its bound.
 
     python tests/benchmarks/speed_of_light.py [--half 0|1] [--per N] [--problems NAME...]
+    python tests/benchmarks/speed_of_light.py --kernelbench     the table of the page "Which published kernel times are impossible?"
+    python tests/benchmarks/speed_of_light.py --neusight        kernels in float32 on nine devices
 
-Problems are divided in two by a hash of their names; the feature was built with half 0."""
+Without an option: SOL-ExecBench, against the best kernels, beside the bounds of SOLAR, and CPU seconds per workload. Problems are
+divided in two by a hash of their names. Its harness writes 512 MiB to clear the caches before every call. "direct": without fast
+algorithms of convolutions."""
 import argparse, csv, gzip, hashlib, json, os, statistics, sys, time, warnings
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +14,7 @@ from pathlib import Path
 import torch
 
 from fasterbench.roofs.datasheet import as_peaks, target_of
+from fasterbench import speed_of_light
 from fasterbench.speed_of_light.bound import Promised, light_of
 from fasterbench.speed_of_light.least import least_work
 from fasterbench.speed_of_light.problems import workload_problem
@@ -17,14 +22,16 @@ from fasterbench.speed_of_light.recording import recorded
 
 shared = Path(os.environ.get("FASTERBENCH_SHARED", Path(__file__).parents[3]/"shared"))/"data/sol_execbench"
 highest_mhz = 2200                      # of the clock that the figures of an MI350X are for
+vector_mhz = 1441                       # that float32 ran at, where matrix units ran at 1300
 
-def half_of(name): return int(hashlib.sha1(name.encode()).hexdigest(), 16) % 2
+def half_of(name): return int(hashlib.sha256(f"second {name}".encode()).hexdigest(), 16) % 2
 
 def at_clock(peaks, mhz):
-    "Return the roofs with all compute rates at a lower clock; the memory keeps its own."
-    scale = mhz / highest_mhz
-    return replace(peaks, peak_flops=peaks.peak_flops * scale, ridge_point=None,
-                   ceilings=tuple(replace(c, flops=c.flops * scale) for c in peaks.ceilings))
+    "Return the roofs with compute rates at a lower clock; the memory keeps its own."
+    def scaled(c):
+        own = max(mhz, vector_mhz) if c.dtype in ("float32", "float64") else mhz
+        return replace(c, flops=c.flops * own / highest_mhz)
+    return replace(peaks, peak_flops=peaks.peak_flops * mhz / highest_mhz, ridge_point=None, ceilings=tuple(map(scaled, peaks.ceilings)))
 
 def number(text): return float(text) if text else None
 
@@ -36,8 +43,11 @@ def bound(definition, row, peaks, limit):
     began = time.process_time()
     work = least_work(recorded(f, sample, target_of(peaks), limit))
     peaks = at_clock(peaks, number(row["clock_mhz"]) or highest_mhz)
-    found = light_of(work, peaks, number(row["max_rtol"]), Promised(cold=True))
-    return found, time.process_time() - began
+    found = light_of(work, peaks, number(row["max_rtol"]), Promised(cleared=True))
+    seconds = time.process_time() - began
+    plain = replace(work, contractions=tuple(replace(c, flops=max(c.flops, c.direct)) for c in work.contractions))
+    direct = light_of(plain, peaks, number(row["max_rtol"]), Promised(cleared=True))
+    return found, max(found.memory_s, direct.ladder["within tolerance"]), seconds
 
 def rows(per, half, names, limit):
     "Yield a dict for each workload."
@@ -53,9 +63,9 @@ def rows(per, half, names, limit):
                        solar=number(r["solar_bound_ms"]),
                        best=min(times, default=None), error="")
             try:
-                found, row["cpu"] = bound(definitions[name], r, peaks, limit)
-                row |= dict(bound=1e3 * found.time_s,
-                            simple=1e3 * max(found.memory_s, found.ladder["within tolerance"]), price=found.price)
+                found, direct, row["cpu"] = bound(definitions[name], r, peaks, limit)
+                row |= dict(bound=1e3 * found.time_s, direct=1e3 * direct, price=found.price,
+                            simple=1e3 * max(found.memory_s, found.ladder["within tolerance"]))
             except Exception as error: row["error"] = f"{type(error).__name__}: {error}"[:150]
             yield row
 
@@ -69,7 +79,7 @@ def summary(found, title):
     print(f"  CPU seconds: median {statistics.median(cpu):.2f}, 90th percentile "
           f"{cpu[int(0.9 * (len(cpu) - 1))]:.2f}, most {cpu[-1]:.1f}")
     timed = [r for r in counted if r["best"] and r["solar"]]
-    for what, key in (("bound", "bound"), ("without splits", "simple"), ("SOLAR", "solar")):
+    for what, key in (("bound", "bound"), ("without splits", "simple"), ("and direct", "direct"), ("SOLAR", "solar")):
         shares = [r[key] / r["best"] for r in timed]
         long = [r[key] / r["best"] for r in timed if r["best"] > 0.02 and (r["rtol"] or 0) <= 0.1]
         if shares:
@@ -83,6 +93,47 @@ def summary(found, title):
                       f"{r['solar']:.5f}, {r['price']}")
     return timed
 
+def kernelbench():
+    "Print the programs of one operator of level 1 that are nearest to their bound, at a tolerance of 1 %."
+    from predict import kernelbench_programs
+    found = []
+    for program, sample, row in kernelbench_programs():
+        if len(program.calls) > 1: continue
+        for device, key in (("NVIDIA H100 80GB HBM3", "h100_sxm"), ("NVIDIA H100 PCIe", "h100_pcie")):
+            best = min((t for k in ("", "_compile") if (t := number(row[f"{key}{k}_ms_min"]))), default=None)
+            if best is None: continue
+            s = speed_of_light(program, sample, on=device, rtol=1e-2, promise="cold")
+            found.append((1e3 * s.time_s / best, row["problem"], device, s, best))
+    print(f"{len(found)} pairs of program and device, {sum(share > 1 for share, *_ in found)} below the bound\n")
+    print("| program | device | bound | best published | bound ÷ time |\n|---|---|---|---|---|")
+    for share, name, device, s, best in sorted(found, key=lambda f: -f[0])[:8]:
+        print(f"| {name.strip('_').replace('_', ' ')} | {device} | {1e3 * s.time_s:.3f} ms | {best:.2f} ms | {share:.2f} |")
+
+def _neusight_kernel(kind, r):
+    n = {k: int(float(r[k])) for k in ("B", "M", "N", "K", "H") if r.get(k)}
+    def f32(*shape): return torch.empty(*shape, device="meta")
+    if kind == "linear": return torch.nn.functional.linear, (f32(n["B"], n["M"], n["K"]), f32(n["N"], n["K"]))
+    if kind == "bmm": return torch.bmm, (f32(n["B"], n["M"], n["K"]), f32(n["B"], n["K"], n["N"]))
+    x = f32(n["B"], n["H"])
+    if kind == "softmax": return torch.softmax, (x, -1)
+    if kind == "ln": return torch.nn.functional.layer_norm, (x, (n["H"],))
+    two = r["OPName"] in ("add", "div", "mul", "pow")                      # with a u behind it: a tensor and a number
+    return (torch.add, (x, torch.empty_like(x))) if two else (torch.relu, (x,))
+
+def neusight(every=40):
+    "Print how many kernels in float32 of other devices are below their bound, the same call again and again."
+    for kind in ("linear", "bmm", "softmax", "ln", "elem"):
+        shares, unknown = [], set()
+        for r in list(csv.DictReader(gzip.open(shared.parent/f"neusight/{kind}.csv.gz", "rt")))[::every]:
+            f, sample = _neusight_kernel(kind, r)
+            try: s = speed_of_light(f, sample, on=r["Device"].replace("_", " "), rtol=1e-3)
+            except ValueError: unknown.add(r["Device"]); continue
+            shares.append((1e3 * s.time_s / float(r["Latency"]), r["Device"], sample))
+        above = [found for found in shares if found[0] > 1]
+        print(f"{kind:8} {len(shares)} kernels, {len(above)} below the bound, largest share {max(x for x, *_ in shares):.2f}, median "
+              f"{statistics.median(x for x, *_ in shares):.2f}; not in the table: {sorted(unknown)}")
+        for found in above[:5]: print("  ABOVE:", *found[:2], [tuple(t.shape) for t in found[2] if isinstance(t, torch.Tensor)])
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -92,7 +143,10 @@ if __name__ == "__main__":
     given.add_argument("--limit", type=float, default=20, help="CPU seconds of one workload")
     given.add_argument("--problems", nargs="*", default=())
     given.add_argument("--verbose", action="store_true")
+    given.add_argument("--kernelbench", action="store_true")
+    given.add_argument("--neusight", action="store_true")
     args, found = given.parse_args(), []
+    if args.kernelbench or args.neusight: sys.exit(kernelbench() if args.kernelbench else neusight())
     for r in rows(args.per, args.half, args.problems, args.limit):
         found.append(r)
         if args.verbose: print(json.dumps(r), flush=True)

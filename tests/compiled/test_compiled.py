@@ -297,6 +297,7 @@ def test_compiled_in_other_ways(how):
     assert generated == sum(p.bytes_moved for p in kernels(result)) + beside and (beside > 0) == (how != "compile")
     assert eager == sum(w.eager_bytes for w in work.values()) and beside < least <= generated and least_s <= made_s
 
+@heavy_only("compiles forward and backward")
 def test_training_step():
     model, sample = made(), torch.ones(8, 16)
     result = check(profiled(torch.compile(model), sample, backward=True))

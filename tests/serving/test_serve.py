@@ -103,7 +103,7 @@ def test_real_object(name):
     angles = sum(c.contraction_flops for c in counted.trace if "rotary" in counted.parts[c.part].path)
     if name != "deepseek_latent": assert counted.contraction_flops - angles == pytest.approx(work.causal_flops, rel=1e-3)
 
-@pytest.mark.parametrize("name", ("llama", "mistral_window", "gpt2", "phi"))
+@pytest.mark.parametrize("name", in_line(["llama", "mistral_window", "gpt2", "phi"], "mistral_window", "phi"))
 def test_static_cache(name):
     "A preallocated cache of the context has the bytes that are counted."
     model = language_model(hand[name][0])
@@ -135,7 +135,7 @@ wide = latent | dict(hidden_size=7168, intermediate_size=18432, num_attention_he
 narrow = latent | dict(hidden_size=1024, intermediate_size=2048, num_attention_heads=16, num_key_value_heads=16, kv_lora_rank=128, q_lora_rank=256,
                        qk_rope_head_dim=32, qk_nope_head_dim=64, v_head_dim=64, vocab_size=32000)
 
-@pytest.mark.parametrize("context", (32, 128, 192, 512, 576, 32768))
+@pytest.mark.parametrize("context", in_line([32, 128, 192, 512, 576, 32768], 128, 576))
 def test_latent_attention_of_one_token_by_hand(context):
     """Two dense layers with the attention of DeepSeek V3: a query meets 512 + 64 elements of a compressed key, its weights 512 of a value.
     Few tokens are expanded, and multiplied in heads of 192 and 128; the context may be as long as any of the sizes."""
@@ -146,7 +146,7 @@ def test_latent_attention_of_one_token_by_hand(context):
     assert ModelWithoutData(language_model(wide)).decode(context - 1, 1).causal_flops == flops
     if context == 32768: assert flops == 22_440_837_120
 
-@pytest.mark.parametrize("tokens", (16, 32, 64, 65, 96, 128))
+@pytest.mark.parametrize("tokens", in_line([16, 32, 64, 65, 96, 128], 64, 65))
 def test_latent_attention_of_a_prompt_by_hand(tokens):
     "Keys of 96 and values of 64 in 16 heads: of all pairs, and of those below the diagonal, also where the prompt is as short as a head is wide."
     work = ModelWithoutData(language_model(narrow)).prefill(tokens)
@@ -154,7 +154,7 @@ def test_latent_attention_of_a_prompt_by_hand(tokens):
     pairs = tokens * (tokens + 1) // 2
     assert (work.flops, work.causal_flops) == (fixed + 2 * 2*16*160 * tokens**2, fixed + 2 * 2*16*160 * pairs)
 
-@pytest.mark.parametrize("tokens", (8, 16, 24, 32))
+@pytest.mark.parametrize("tokens", in_line([8, 16, 24, 32], 16, 24))
 def test_a_prompt_as_long_as_a_head_by_hand(tokens):
     "Attention of a Llama below the diagonal, with heads of 16."
     work = ModelWithoutData(language_model(hand["llama"][0])).prefill(tokens)
@@ -190,7 +190,7 @@ def test_the_limit_reads_the_experts_of_one_token():
         assert p.bytes == p.least_weight_bytes + p.kv_bytes + p.other_bytes
     assert any("the limit that all choose the same" in c for c in result.caveats)
 
-@pytest.mark.parametrize("context", (2, 22, 23, 24, 25, 72))
+@pytest.mark.parametrize("context", in_line([2, 22, 23, 24, 25, 72], 23, 24))
 def test_window_by_hand(context):
     "A token reads as many keys as it sees: all up to the window of 24, and no more."
     config, seen = hand["mistral_window"][0], min(context, 24)
