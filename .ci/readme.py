@@ -1,5 +1,9 @@
-"Make README.md from nbs/index.ipynb: text as it is, code in blocks, text outputs below."
-import json, re, sys
+"""Make README.md from nbs/index.ipynb: text as it is, code in blocks, text outputs below.
+
+    python .ci/readme.py            from the notebook as it is
+    python .ci/readme.py --run      run the notebook first, and photograph the report of the same result
+    python .ci/readme.py --check    say if README.md is another one"""
+import json, re, subprocess, sys, tempfile
 from pathlib import Path
 
 root = Path(__file__).resolve().parent.parent
@@ -17,6 +21,19 @@ def readme():
     cells = json.loads((root/"nbs/index.ipynb").read_text(encoding="utf-8"))["cells"]
     return "\n\n".join(filter(None, map(block, cells))) + "\n"
 
+def run():
+    "Run the notebook and keep its outputs; the picture is of the report of its `ra`."
+    from execnb.shell import CaptureShell
+    shell, path = CaptureShell(), root/"nbs/index.ipynb"
+    shell.execute(path, path, exc_stop=True)
+    with tempfile.TemporaryDirectory() as folder:
+        page = Path(folder)/"report.html"
+        shell.run(f"ra.to_html({str(page)!r})")
+        photograph = [root/"tests/benchmarks/screenshots.py", root/"nbs/images", "--pages", page, "--picture", "report.png"]
+        subprocess.run([sys.executable, *photograph], check=True)
+    subprocess.run(["nbdev-clean", "--fname", path], check=True, cwd=root)
+
 if __name__ == "__main__":
+    if sys.argv[1:] == ["--run"]: run()
     if sys.argv[1:] == ["--check"]: sys.exit(0 if (root/"README.md").read_text(encoding="utf-8") == readme() else "README.md is not what nbs/index.ipynb makes: run python .ci/readme.py")
     (root/"README.md").write_text(readme(), encoding="utf-8")

@@ -11,13 +11,14 @@
     test_notebooks                                         each notebook of nbs/, from top to bottom
     benchmarks/, test_gpu_script                           scripts that measure; mutants.py says what the tests catch
 
-Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked `@heavy_only(why)`, and
-parameters that `in_line` does not keep; FASTERBENCH_TESTS=nightly, once a week, adds `@nightly_only(why)`, long pages and
-cells `#| slow`. What a level leaves out is deselected and counted; a test is skipped for what the machine lacks.
+Three levels: the test line of the README; FASTERBENCH_TESTS=all, as `.ci/run`, adds what is marked
+`@heavy_only(why)`, and parameters that `in_line` does not keep; FASTERBENCH_TESTS=nightly, once a week, adds
+`@nightly_only(why)`, long pages and cells `#| slow`. What a level leaves out is deselected and counted; a test is
+skipped for what the machine lacks.
 
-Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that compare times carry
-the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that carry `#| timed` are
-alone. Those of a minute carry the mark `long`, and come first."""
+Tests run on several workers, the files of `together` on one; what they share is made `once`. Those that compare
+times carry the mark `timed`: they come last, and no other test runs beside them. Of a notebook only the cells that
+carry `#| timed` are alone. Those of a minute carry the mark `long`, and come first."""
 import gc, os, re, shutil, tempfile, warnings
 from collections import Counter
 from pathlib import Path
@@ -31,12 +32,14 @@ root = Path(__file__).resolve().parent.parent
 heavy = os.environ.get("FASTERBENCH_TESTS") in ("all", "nightly")
 nightly = os.environ.get("FASTERBENCH_TESTS") == "nightly"
 unix = hasattr(os, "fork")
-shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))      # real files of other tools, where there are some
+# real files of other tools, where there are some
+shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
 
 # Notebooks run in processes of their own: nothing draws bars or opens browsers there.
 os.environ.update(TQDM_DISABLE="1", PLOTLY_RENDERER="plotly_mimetype")
 
-# One folder for the whole run, for workers and their processes: measured peaks, the locks of the timed tests, temporary files.
+# One folder for the whole run, for workers and their processes: measured peaks, the locks of the timed tests,
+# temporary files.
 worker = "PYTEST_XDIST_WORKER" in os.environ
 if not worker: os.environ["FASTERBENCH_TEST_FOLDER"] = tempfile.mkdtemp(prefix="fasterbench-")
 folder = Path(os.environ["FASTERBENCH_TEST_FOLDER"])
@@ -64,17 +67,22 @@ def no_browser(why):
 
 @pytest.fixture(scope="session")
 def chrome(tmp_path_factory):
-    "A browser without a network. Selenium takes the one that is installed, or fetches one; without either there is nothing to test with."
+    """A browser without a network. Selenium takes the one that is installed, or fetches one; without either there
+    is nothing to test with."""
     try: from selenium import webdriver
     except ImportError: no_browser("selenium is not installed; the dev extra has it")
     options = webdriver.ChromeOptions()
-    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking", "host-resolver-rules=MAP * ~NOTFOUND"):
+    for argument in ("headless=new", "no-sandbox", "disable-gpu", "disable-background-networking",
+                     "host-resolver-rules=MAP * ~NOTFOUND"):
         options.add_argument(f"--{argument}")
     options.set_capability("goog:loggingPrefs", dict(browser="ALL", performance="ALL"))
-    options.binary_location = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), "")
+    options.binary_location = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))),
+                                   "")
     driver = shutil.which("chromedriver")
     try: browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver) if driver else None)
-    except Exception as error: no_browser(f"no Chrome or Chromium with its driver was found or could be fetched: {str(error).splitlines()[0]}")
+    except Exception as error:
+        no_browser("no Chrome or Chromium with its driver was found or could be fetched: "
+                   f"{str(error).splitlines()[0]}")
     browser.downloads = tmp_path_factory.mktemp("downloads")
     browser.execute_cdp_cmd("Browser.setDownloadBehavior", dict(behavior="allow", downloadPath=str(browser.downloads)))
     yield browser
@@ -85,7 +93,8 @@ def heavy_only(why):
     return pytest.mark.level("all", why)
 
 def in_line(values, *kept, why="another value of the same"):
-    "Parameters of a test: those that are `kept` run in the test line of the README, the others with FASTERBENCH_TESTS=all."
+    """Parameters of a test: those that are `kept` run in the test line of the README, the others with
+    FASTERBENCH_TESTS=all."""
     return [v if v in kept else pytest.param(v, marks=heavy_only(why)) for v in values]
 
 def nightly_only(why):
@@ -99,7 +108,9 @@ def level_of(item):
 
 def pytest_xdist_auto_num_workers(config):
     "Workers for a run of everything; a run of chosen files stays in one process."
-    chosen = config.invocation_params.args and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb")) for a in config.invocation_params.args)
+    chosen = (config.invocation_params.args
+              and any(not str(a).startswith("-") and str(a).split("::")[0].endswith((".py", ".ipynb"))
+                      for a in config.invocation_params.args))
     return 0 if chosen or not unix else min(cores() + 1, 4)              # tests wait for browsers and ranks
 
 @pytest.hookimpl(tryfirst=True)
@@ -110,16 +121,19 @@ def pytest_cmdline_main(config):
 
 def pytest_configure(config):
     if not config.getoption("numprocesses", 0): return
-    os.environ.setdefault("OMP_NUM_THREADS", "1")       # workers share the cores; timed cells have them all (`run_notebook`)
+    # workers share the cores; timed cells have them all (`run_notebook`)
+    os.environ.setdefault("OMP_NUM_THREADS", "1")
     import forked
     forked.start()                                      # the servers load while the workers collect
 
 def pytest_ignore_collect(collection_path):
     "Without fork, files of tests that need it are left out."
     if unix or collection_path.suffix != ".py": return None
-    return re.search(r"\b(forked|fcntl|fork|mkfifo|killpg)\b", collection_path.read_text(encoding="utf-8")) is not None or None
+    return re.search(r"\b(forked|fcntl|fork|mkfifo|killpg)\b",
+                     collection_path.read_text(encoding="utf-8")) is not None or None
 
-def pytest_report_header(): return [] if unix else ["tests that fork processes need Unix and are left out, notebooks too"]
+def pytest_report_header():
+    return [] if unix else ["tests that fork processes need Unix and are left out, notebooks too"]
 
 def timed(item):
     "Return the part of a test that has to be alone: all of it, or only \"cells\" of a notebook."
@@ -127,8 +141,10 @@ def timed(item):
     return mark and (mark.args or ("all",))[0]
 
 # Files that one worker runs: it alone starts a browser, imports models or the compiler, and parses the package.
-together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models", test_serve_models="models",
-                test_serve_times="models", test_training="models", test_house="text", test_words="text", test_canary="compiler", test_typing="text", test_warnings="text", test_cli="commands")
+together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models",
+                test_serve_models="models",
+                test_serve_times="models", test_training="models", test_house="text", test_words="text",
+                test_canary="compiler", test_typing="text", test_warnings="text", test_cli="commands")
 
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling
@@ -140,7 +156,8 @@ def pytest_xdist_make_scheduler(config, log):
 
 def place_in_run(item):
     "Long tests first, then the files of one worker, so that nobody waits for them at the end; timed ones last."
-    return [None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None, item.path.stem not in together
+    return ([None, "cells", "all"].index(timed(item)), item.get_closest_marker("long") is None,
+            item.path.stem not in together)
 
 left_out = Counter()         # Tests of this process that a higher level adds, by level
 
@@ -154,7 +171,8 @@ def pytest_sessionfinish(session):
     if worker: session.config.workeroutput["left_out"] = dict(left_out)
 
 @pytest.hookimpl(optionalhook=True)
-def pytest_testnodedown(node): left_out.update({k: n - left_out[k] for k, n in getattr(node, "workeroutput", {}).get("left_out", {}).items()})
+def pytest_testnodedown(node):
+    left_out.update({k: n - left_out[k] for k, n in getattr(node, "workeroutput", {}).get("left_out", {}).items()})
 
 def pytest_collection_finish():
     "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
@@ -180,14 +198,18 @@ def cells_of(reports):
 def pytest_terminal_summary(terminalreporter):
     "Two sentences: what ran and what a higher level adds; what this machine lacks."
     stats, cells = terminalreporter.stats, cells_of(terminalreporter.getreports("passed"))
-    ran = several(len(stats.get("passed", ())) + len(stats.get("failed", ())), "test") + (f" and {several(cells['executed'], 'cell')} of notebooks" if cells else "")
+    ran = (several(len(stats.get("passed", ())) + len(stats.get("failed", ())), "test")
+           + (f" and {several(cells['executed'], 'cell')} of notebooks" if cells else ""))
     higher = dict(all=cells["heavy"], nightly=cells["weekly"])
-    more = {level: [several(n, what) for n, what in ((left_out[level], "test"), (higher[level], "cell")) if n] for level in higher}
+    more = {level: [several(n, what) for n, what in ((left_out[level], "test"), (higher[level], "cell")) if n]
+            for level in higher}
     adds = [f"FASTERBENCH_TESTS={level} adds {' and '.join(counts)}" for level, counts in more.items() if counts]
     lacks = Counter(str(r.longrepr[-1]).removeprefix("Skipped: ") for r in stats.get("skipped", ()))
     lacks += Counter({"no GPU": cells["cuda"]})
     terminalreporter.write_line("; ".join([f"{ran} ran", *adds]) + ".")
-    if lacks: terminalreporter.write_line("Left out for what this machine lacks: " + "; ".join(f"{n} × {why}" for why, n in lacks.most_common()) + ".")
+    if lacks:
+        terminalreporter.write_line("Left out for what this machine lacks: "
+                                    + "; ".join(f"{n} × {why}" for why, n in lacks.most_common()) + ".")
 
 def pytest_unconfigure():
     if not worker: shutil.rmtree(folder, ignore_errors=True)

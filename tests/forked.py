@@ -1,16 +1,19 @@
-"""Python in a process of its own without the seconds that imports take: a server that has torch loaded forks a child per
-piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests. A child has a
-clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
+"""Python in a process of its own without the seconds that imports take: a server that has torch loaded forks a
+child per piece of code, and a second one has the package loaded too. Both serve all workers of a run of the tests.
+A child has a clean `__main__`; its output and exit status come back as those of `subprocess.run` do."""
 import gc, importlib, json, os, signal, socket, socketserver, subprocess, sys, tempfile, time, traceback, warnings
 from contextlib import contextmanager
 from pathlib import Path
 
 outside = ("torch", "torch._dynamo", "torchvision", "numpy", "pandas", "plotly.graph_objects", "plotly.io", "tqdm",
-           "typer", "jinja2", "filelock", "IPython.core.interactiveshell", "unittest.mock", "subprocess")
+           "typer", "jinja2", "filelock", "IPython.core.interactiveshell", "_pytest.assertion.rewrite",
+           "unittest.mock", "subprocess")
 patience_s = 900        # after which a process hangs; a slow machine, or one stopped for a while, is given this long
 inside = ("fasterbench.roofline", "fasterbench.views.report", "fasterbench.views.plot", "torch.distributed.fsdp",
-          "torch.distributed.tensor.parallel", "torch._inductor.graph", "transformers.models.llama.modeling_llama", "hypothesis",
-          "plotly.graph_objs._figure", "plotly.graph_objs._scatter", "plotly.graph_objs._layout", "plotly.graph_objs._bar", "plotly.subplots", "fastcore.test", "fasterbench.cli.main")
+          "torch.distributed.tensor.parallel", "torch._inductor.graph", "transformers.models.llama.modeling_llama",
+          "hypothesis",
+          "plotly.graph_objs._figure", "plotly.graph_objs._scatter", "plotly.graph_objs._layout",
+          "plotly.graph_objs._bar", "plotly.subplots", "fastcore.test", "fasterbench.cli.main")
 
 # ---- in the servers
 
@@ -135,19 +138,23 @@ def processes(code, cwd, timeout, environments, package=False):
             out, err = (Path(folder)/f"{i}.{name}" for name in ("out", "err"))
             for path in (out, err): path.touch()
             path = [os.path.abspath(p) for p in env.get("PYTHONPATH", "").split(os.pathsep) if p]
-            jobs.append(dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err), env=env,
+            jobs.append(dict(code=code, cwd=str(cwd or os.getcwd()), timeout=timeout, out=str(out), err=str(err),
+                             env=env,
                              path=path + [p for p in sys.path if p and p not in path]))
-        text = lambda path: Path(path).read_text(errors="replace")
+        def text(path): return Path(path).read_text(errors="replace")
         return [subprocess.CompletedProcess(["python", "-c", code], status, text(job["out"]), text(job["err"]))
                 for status, job in zip(statuses(jobs, package), jobs)]
 
 def python(code, cwd=None, timeout=patience_s, env=None, package=False):
-    "Run `code` as `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` does; -14 is a timeout."
+    """Run `code` as `subprocess.run([sys.executable, '-c', code], capture_output=True, text=True)` does; -14 is a
+    timeout."""
     return processes(code, cwd, timeout, [dict(env or os.environ)], package)[0]
 
 def command_line(*args):
     "The code of a command line of fasterbench."
-    return f"import sys\nsys.argv = {['fasterbench', *map(str, args)]!r}\nfrom fasterbench.cli.main import main\nsys.exit(main())"
+    return (
+        f"import sys\nsys.argv = {['fasterbench', *map(str, args)]!r}\nfrom fasterbench.cli.main import "
+        "main\nsys.exit(main())")
 
 def free_port():
     with socket.socket() as s:
@@ -156,8 +163,10 @@ def free_port():
 
 def ranks(code, n=2, cwd=None, timeout=patience_s, **env):
     "The code in `n` ranks of one job, with the environment that `torchrun` gives them and one thread each."
-    job = os.environ | dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(n), LOCAL_WORLD_SIZE=str(n), TORCHELASTIC_RUN_ID="tests") | env
-    return processes("import torch\ntorch.set_num_threads(1)\n" + code, cwd, timeout, [job | dict(RANK=str(i), LOCAL_RANK=str(i)) for i in range(n)],
+    job = os.environ | dict(MASTER_ADDR="127.0.0.1", MASTER_PORT=str(free_port()), WORLD_SIZE=str(n),
+                            LOCAL_WORLD_SIZE=str(n), TORCHELASTIC_RUN_ID="tests") | env
+    return processes("import torch\ntorch.set_num_threads(1)\n" + code, cwd, timeout,
+                     [job | dict(RANK=str(i), LOCAL_RANK=str(i)) for i in range(n)],
                      package=True)
 
 if __name__ == "__main__": serve(sys.argv[1], int(sys.argv[2]))

@@ -14,9 +14,11 @@ from torch.utils.checkpoint import checkpoint
 def storages(t):
     "The storages of a tensor of any kind."
     if t.layout is torch.sparse_coo: return [s for part in (t._indices(), t._values()) for s in storages(part)]
-    if t.layout is torch.sparse_csr: return [s for part in (t.crow_indices(), t.col_indices(), t.values()) for s in storages(part)]
+    if t.layout is torch.sparse_csr:
+        return [s for part in (t.crow_indices(), t.col_indices(), t.values()) for s in storages(part)]
     if hasattr(t, "__tensor_flatten__"):
-        return [s for name in t.__tensor_flatten__()[0] if isinstance(v := getattr(t, name), torch.Tensor) for s in storages(v)]
+        return [s for name in t.__tensor_flatten__()[0] if isinstance(v := getattr(t, name), torch.Tensor)
+                for s in storages(v)]
     return [t.untyped_storage()]
 
 class Live(TorchDispatchMode):
@@ -35,11 +37,13 @@ class Live(TorchDispatchMode):
         return out
 
 def given_to(model, sample, optimizer):
-    return [*model.parameters(), *model.buffers(), *tree_leaves(sample), *tree_leaves([*(optimizer.state.values() if optimizer else ())])]
+    return [*model.parameters(), *model.buffers(), *tree_leaves(sample),
+            *tree_leaves([*(optimizer.state.values() if optimizer else ())])]
 
 def run(model, sample, backward=False, loss=None, optimizer=None):
     "The forward or the step; what it returns stays alive."
-    args, kwargs = ((), sample) if isinstance(sample, dict) else (sample if isinstance(sample, tuple) else (sample,), {})
+    args, kwargs = (((), sample) if isinstance(sample, dict)
+                    else (sample if isinstance(sample, tuple) else (sample,), {}))
     if not backward: return model(*args, **kwargs)
     out = model(*args, **kwargs)
     value = loss(out) if loss else total(out)
@@ -110,18 +114,26 @@ class Views(nn.Module):
         return F.scaled_dot_product_attention(q, k, v)
 
 class Checkpointed(nn.Module):
-    def __init__(self, reentrant): super().__init__(); self.blocks, self.reentrant = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64)) for _ in range(4)), reentrant
+    def __init__(self, reentrant):
+        super().__init__()
+        self.blocks, self.reentrant = nn.ModuleList(nn.Sequential(nn.Linear(64, 256), nn.GELU(), nn.Linear(256, 64))
+                                                    for _ in range(4)), reentrant
     def forward(self, x):
         for b in self.blocks: x = checkpoint(b, x, use_reentrant=self.reentrant)
         return x
 
 class Sparse(nn.Module):
-    def __init__(self): super().__init__(); self.embed, self.out = nn.Embedding(1000, 32, sparse=True), nn.Linear(32, 4)
+    def __init__(self):
+        super().__init__(); self.embed, self.out = nn.Embedding(1000, 32, sparse=True), nn.Linear(32, 4)
     def forward(self, ids): return self.out(self.embed(ids).mean(1))
 
 class Experts(nn.Module):
     "Each token goes to one of four experts."
-    def __init__(self): super().__init__(); self.gate, self.experts = nn.Linear(16, 4), nn.ModuleList(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16)) for _ in range(4))
+    def __init__(self):
+        super().__init__()
+        self.gate, self.experts = (nn.Linear(16, 4),
+                                   nn.ModuleList(nn.Sequential(nn.Linear(16, 64), nn.ReLU(), nn.Linear(64, 16))
+                                                 for _ in range(4)))
     def forward(self, x):
         weight, chosen = self.gate(x).softmax(-1).max(-1)
         out = torch.zeros_like(x)
@@ -146,7 +158,8 @@ def wide(): return Autocast(nn.Linear(64, 256), nn.GELU(), nn.LayerNorm(256), nn
 def norms(): return Autocast(nn.Conv2d(3, 16, 3), nn.BatchNorm2d(16), nn.GroupNorm(4, 16), nn.LayerNorm([16, 6, 6]))
 
 class LastOfLstm(nn.Module):
-    def __init__(self): super().__init__(); self.lstm, self.out = nn.LSTM(16, 32, 2, batch_first=True), nn.Linear(32, 4)
+    def __init__(self):
+        super().__init__(); self.lstm, self.out = nn.LSTM(16, 32, 2, batch_first=True), nn.Linear(32, 4)
     def forward(self, x): return self.out(self.lstm(x)[0][:, -1])
 
 def sgd(p): return torch.optim.SGD(p, lr=0.1)
@@ -157,7 +170,10 @@ def foreach(p): return torch.optim.Adam(p, lr=0.1, foreach=True)
 def sparse_adam(p): return torch.optim.SGD(p, lr=0.1)
 
 def squares(out): return out.square().sum()          # unlike that of a sum, its gradient is copied by no product
-def cross_entropy(out): return F.cross_entropy((out.logits if hasattr(out, "logits") else out).flatten(0, -2), torch.zeros((out.logits if hasattr(out, "logits") else out).flatten(0, -2).shape[0], dtype=torch.long))
+def cross_entropy(out):
+    return F.cross_entropy((out.logits if hasattr(out, "logits") else out).flatten(0, -2),
+                           torch.zeros((out.logits if hasattr(out, "logits") else out).flatten(0, -2).shape[0],
+                                       dtype=torch.long))
 
 def vision(name, **more):
     import torchvision
@@ -169,13 +185,18 @@ def residual():
     return ResNet(BasicBlock, [1, 1, 1, 1])
 
 def dense(): return vision("DenseNet", growth_rate=8, block_config=(2, 2), num_init_features=16)
-def swin(): return vision("SwinTransformer", patch_size=[4, 4], embed_dim=48, depths=[2, 2], num_heads=[3, 6], window_size=[7, 7], stochastic_depth_prob=0.2)
-def vit(): return vision("VisionTransformer", image_size=32, patch_size=16, num_layers=2, num_heads=4, hidden_dim=64, mlp_dim=128)
+def swin():
+    return vision("SwinTransformer", patch_size=[4, 4], embed_dim=48, depths=[2, 2], num_heads=[3, 6],
+                  window_size=[7, 7], stochastic_depth_prob=0.2)
+def vit():
+    return vision("VisionTransformer", image_size=32, patch_size=16, num_layers=2, num_heads=4, hidden_dim=64,
+                  mlp_dim=128)
 def pictures(model, **how): return model, torch.randn(2, 3, 64, 64), how
 
 def llama(layers=2):
     from transformers import LlamaConfig, LlamaForCausalLM
-    return LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=layers, num_attention_heads=4, num_key_value_heads=2, vocab_size=100))
+    return LlamaForCausalLM(LlamaConfig(hidden_size=64, intermediate_size=128, num_hidden_layers=layers,
+                                        num_attention_heads=4, num_key_value_heads=2, vocab_size=100))
 
 def gpt2():
     from transformers import GPT2Config, GPT2LMHeadModel
@@ -183,11 +204,14 @@ def gpt2():
 
 def bert():
     from transformers import BertConfig, BertModel
-    return BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64, vocab_size=100))
+    return BertModel(BertConfig(hidden_size=32, num_hidden_layers=2, num_attention_heads=2, intermediate_size=64,
+                                vocab_size=100))
 
 def mixtral():
     from transformers import MixtralConfig, MixtralForCausalLM
-    return MixtralForCausalLM(MixtralConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2, num_attention_heads=4, num_key_value_heads=2, vocab_size=100, num_local_experts=4))
+    return MixtralForCausalLM(MixtralConfig(hidden_size=32, intermediate_size=64, num_hidden_layers=2,
+                                            num_attention_heads=4, num_key_value_heads=2, vocab_size=100,
+                                            num_local_experts=4))
 
 def timm_model(name, **more):
     import timm
@@ -209,23 +233,30 @@ cases = {
     "tied weights, step": lambda: (Tied(), ids() % 50, step(loss=cross_entropy, optimizer=adamw)),
     "views of one storage": lambda: (Views(), torch.randn(2, 8, 16)),
     "views of one storage, step": lambda: (Views(), torch.randn(2, 8, 16), step()),
-    "in-place activations, step": lambda: (nn.Sequential(nn.Linear(64, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), nn.SiLU(inplace=True)), torch.randn(32, 64), step()),
+    "in-place activations, step": lambda: (nn.Sequential(
+        nn.Linear(64, 64), nn.ReLU(inplace=True), nn.Linear(64, 64), nn.SiLU(inplace=True)), torch.randn(32, 64),
+                                           step()),
     "checkpointing": lambda: (Checkpointed(False), torch.randn(128, 64), step()),
     "checkpointing, reentrant": lambda: (Checkpointed(True), torch.randn(128, 64).requires_grad_(), step()),
     "LSTM": lambda: (LastOfLstm(), torch.randn(4, 12, 16)),
     "LSTM, step": lambda: (LastOfLstm(), torch.randn(4, 12, 16), step(optimizer=adamw)),
     "sparse embedding, step": lambda: (Sparse(), torch.arange(60).reshape(4, 15), step(optimizer=sparse_adam)),
-    "sparse gradient of an expanded one, step": lambda: (nn.Embedding(1000, 64, sparse=True), torch.arange(1000).reshape(4, 250), step()),
+    "sparse gradient of an expanded one, step": lambda: (
+        nn.Embedding(1000, 64, sparse=True), torch.arange(1000).reshape(4, 250), step()),
     "sparse sample": lambda: (nn.Linear(64, 64), torch.eye(64).to_sparse()),
     "experts": lambda: (Experts(), torch.randn(64, 16)),
     "experts, step": lambda: (Experts(), torch.randn(64, 16), step()),
     "cache in an attribute": lambda: (Cached(), torch.randn(2, 32, 16)),
     "autocast, step": lambda: (wide(), torch.randn(64, 64), step(optimizer=sgd)),
     "norms under autocast, step": lambda: (norms(), torch.randn(2, 3, 8, 8), step()),
-    "batch norm of a sample, step": lambda: (nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 8)), torch.randn(128, 64), step(loss=squares)),
-    "encoder layer, step": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32), step()),
-    "encoder layer, forward": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32)),
-    "GRU and batch norm, step": lambda: (nn.Sequential(nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Softmax(-1)), torch.randn(2, 4, 32), step()),
+    "batch norm of a sample, step": lambda: (nn.Sequential(nn.BatchNorm1d(64), nn.Linear(64, 8)),
+                                             torch.randn(128, 64), step(loss=squares)),
+    "encoder layer, step": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True), torch.randn(2, 16, 32),
+                                    step()),
+    "encoder layer, forward": lambda: (nn.TransformerEncoderLayer(32, 4, 64, batch_first=True),
+                                       torch.randn(2, 16, 32)),
+    "GRU and batch norm, step": lambda: (nn.Sequential(
+        nn.Conv1d(4, 8, 3), nn.BatchNorm1d(8), nn.Dropout(0.5), nn.Softmax(-1)), torch.randn(2, 4, 32), step()),
     "squeezenet1_1, forward": lambda: pictures(vision("squeezenet1_1")),
     "squeezenet1_1, step with AdamW": lambda: pictures(vision("squeezenet1_1"), **step(optimizer=adamw)),
     "residual blocks, forward": lambda: pictures(residual()),
@@ -238,7 +269,8 @@ cases = {
     "timm convnext, step": lambda: (timm_model("convnext_atto"), torch.randn(2, 3, 64, 64), step(optimizer=adamw)),
     "timm vit, forward": lambda: (timm_model("vit_tiny_patch16_224", img_size=32), torch.randn(2, 3, 32, 32)),
     "Llama, prefill with its cache": lambda: (llama(), dict(input_ids=ids(), use_cache=True)),
-    "Llama, step": lambda: (llama(), dict(input_ids=ids(), use_cache=False), step(loss=cross_entropy, optimizer=adamw)),
+    "Llama, step": lambda: (llama(), dict(input_ids=ids(), use_cache=False),
+                            step(loss=cross_entropy, optimizer=adamw)),
     "GPT-2, step": lambda: (gpt2(), dict(input_ids=ids(), use_cache=False), step(loss=cross_entropy, optimizer=sgd)),
     "BERT, forward": lambda: (bert(), dict(input_ids=ids())),
     "Mixtral, step": lambda: (mixtral(), dict(input_ids=ids(), use_cache=False), step(loss=cross_entropy)),
@@ -250,5 +282,6 @@ whole = {       # once a week
     "resnet18, step with AdamW": lambda: pictures(vision("resnet18"), **step(optimizer=adamw)),
     "densenet121, step with AdamW": lambda: pictures(vision("densenet121"), **step(optimizer=adamw)),
     "swin_t, step": lambda: (vision("swin_t"), torch.randn(1, 3, 64, 64), step(optimizer=sgd)),
-    "vit_b_16 of 32 pixels, step": lambda: (vision("vit_b_16", image_size=32), torch.randn(1, 3, 32, 32), step(optimizer=sgd)),
+    "vit_b_16 of 32 pixels, step": lambda: (vision("vit_b_16", image_size=32), torch.randn(1, 3, 32, 32),
+                                            step(optimizer=sgd)),
 }

@@ -1,7 +1,9 @@
 "Run the code cells of a notebook in this process, one after the other, in a namespace of their own."
-import json, os, re, sys, types
+import ast, json, os, re, sys, types
 from contextlib import contextmanager
 from pathlib import Path
+
+from _pytest.assertion.rewrite import rewrite_asserts
 
 from alone import cores, machine
 
@@ -47,7 +49,16 @@ def has_timed(cells, out):
 def code_cells(path):
     "(place among all cells, id, source) of each code cell."
     cells = json.loads(Path(path).read_text(encoding="utf-8"))["cells"]
-    return [(i, c.get("id", "-"), "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code" and "".join(c["source"]).strip()]
+    return [(i, c.get("id", "-"), "".join(c["source"])) for i, c in enumerate(cells) if c["cell_type"] == "code"
+            and "".join(c["source"]).strip()]
+
+class BothSides:
+    "Lets an assert that fails say what was on both sides, as pytest does."
+    def visit(self, tree):
+        rewrite_asserts(tree, b"")
+        for node in ast.walk(tree):             # what pytest has put in begins somewhere, and ends nowhere
+            if getattr(node, "end_lineno", 0) is None and hasattr(node, "lineno"): node.end_lineno = node.lineno
+        return tree
 
 def shell():
     "IPython, as a kernel has it: every form of a displayed value is made, and the text form is printed."
@@ -58,13 +69,17 @@ def shell():
     config.InteractiveShell.colors = "nocolor"
     made = InteractiveShell.instance(config=config, user_module=types.ModuleType("__main__"))
     made.display_formatter.active_types = made.display_formatter.format_types
+    made.ast_transformers.append(BothSides())
     return made
 
 def run(path, heavy, weekly=False):
-    "Execute the cells; print how many were executed and left out. An error ends the process, with the cell on standard error."
+    """Execute the cells; print how many were executed and left out. An error ends the process, with the cell on
+    standard error."""
     os.chdir(Path(path).parent)
-    for stream in (sys.stdout, sys.stderr): stream.reconfigure(errors="replace")    # what the encoding lacks, as the command line does
-    os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))     # see `forked`
+    # what the encoding lacks, as the command line does
+    for stream in (sys.stdout, sys.stderr): stream.reconfigure(errors="replace")
+    # see `forked`
+    os.environ["PATH"] = os.pathsep.join((os.environ["FASTERBENCH_TEST_FOLDER"] + "/bin", os.environ["PATH"]))
     out, ip, counts = left_out(heavy, weekly), shell(), dict(executed=0, heavy=0, weekly=0, cuda=0, never=0)
     cells = code_cells(path)
     shares = has_timed(cells, out)
@@ -76,7 +91,8 @@ def run(path, heavy, weekly=False):
         if not done.success:
             where = f"{Path(path).name}, cell {place} (id {ident})"
             sys.stdout.flush()
-            print(f"\n{where}:\n{source}\n{'-' * 20}\n{type(done.error_in_exec or done.error_before_exec).__name__}: {done.error_in_exec or done.error_before_exec}", file=sys.stderr)
+            print(f"\n{where}:\n{source}\n{'-' * 20}\n{type(done.error_in_exec or done.error_before_exec).__name__}: "
+                  f"{done.error_in_exec or done.error_before_exec}", file=sys.stderr)
             sys.exit(1)
         counts["executed"] += 1
     print("\ncells:" + json.dumps(counts))

@@ -1,10 +1,11 @@
 """A device that PyTorch takes for a real one, with a clock of its own: the right answers are known.
 
-Its tensors are plain tensors of PyTorch's spare device type, over memory of the CPU: a DLPack capsule says which device a
-block of memory belongs to, so changing that word moves a tensor over without a copy, and back. Each operator that a CPU
-has a kernel for gets one here, which computes on the CPU and writes into the books of the device what a queue would have
-done: the call keeps the CPU for `launch`, the kernel begins once it was launched and its stream is free, and takes what
-the table says. Nothing waits for real: all times are whole nanoseconds of a clock that only these books move."""
+Its tensors are plain tensors of PyTorch's spare device type, over memory of the CPU: a DLPack capsule says which
+device a block of memory belongs to, so changing that word moves a tensor over without a copy, and back. Each
+operator that a CPU has a kernel for gets one here, which computes on the CPU and writes into the books of the
+device what a queue would have done: the call keeps the CPU for `launch`, the kernel begins once it was launched and
+its stream is free, and takes what the table says. Nothing waits for real: all times are whole nanoseconds of a
+clock that only these books move."""
 import ctypes, functools, itertools, json, threading, weakref
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,7 +51,8 @@ class Table:
     kernels: dict = field(default_factory=dict)  # Of an operator
     other: int = 10_000                   # Of every other operator
     copy: int = 20_000                    # From or to the CPU's memory
-    cost: object = None                   # `cost(operator, arguments, results)`, where that is not enough; None: as above
+    # `cost(operator, arguments, results)`, where that is not enough; None: as above
+    cost: object = None
     capacity: int = 1 << 34               # B
     block: int = 1                        # What the allocator gives out are multiples of it, B
     caches: tuple = ()                    # Name and capacity of each
@@ -75,7 +77,8 @@ class Event(NamedTuple):
     def start_thread_id(self): return self.thread
     end_thread_id = start_thread_id
     def correlation_id(self): return self.id
-    def linked_correlation_id(self): return self.args.get("External id", 0) if self.kind in ("kernel", "gpu_memcpy") else 0
+    def linked_correlation_id(self):
+        return self.args.get("External id", 0) if self.kind in ("kernel", "gpu_memcpy") else 0
 
 class Books:
     "The clock of the CPU, the ends of the streams, the memory, and the record."
@@ -97,7 +100,8 @@ class Books:
         raise RuntimeError(f"operation not permitted when stream is capturing: {what}")
 
     def surface(self):
-        "An error of an earlier call comes up now; in the program's thread, as PyTorch ends a process whose spare device fails in autograd's."
+        """An error of an earlier call comes up now; in the program's thread, as PyTorch ends a process whose spare
+        device fails in autograd's."""
         if threading.current_thread() is not threading.main_thread(): return
         error, self.error = self.error, None
         if error is not None: raise type(error)(*error.args)
@@ -111,8 +115,10 @@ class Books:
             self.now += self.table.launch + self.table.recorded * self.recording
             self.launched += 1
             if self.launched in self.fails: self.error = self.fails.pop(self.launched)
-            self.note("cpu_op", operator, begin, self.now, thread, number, **{"Input Dims": dims, "Input type": types, "External id": number})
-            self.note("privateuse1_runtime", "simLaunchKernel", begin + self.table.launch // 5, self.now, thread, number)
+            self.note("cpu_op", operator, begin, self.now, thread, number,
+                      **{"Input Dims": dims, "Input type": types, "External id": number})
+            self.note("privateuse1_runtime", "simLaunchKernel", begin + self.table.launch // 5, self.now, thread,
+                      number)
             self.run(operator, duration, kind, number)
 
     def into_graph(self, operator, duration, dims=(), types=()):
@@ -121,12 +127,14 @@ class Books:
         self.now += self.table.launch
         self.captured.append((operator, duration))
         self.note("cpu_op", operator, begin, self.now, thread, number, **{"Input Dims": dims, "Input type": types})
-        self.note("privateuse1_runtime", "simLaunchKernel", begin + self.table.launch // 5, self.now, thread, number, kernel=f"sim::{operator.partition('::')[2]}")
+        self.note("privateuse1_runtime", "simLaunchKernel", begin + self.table.launch // 5, self.now, thread, number,
+                  kernel=f"sim::{operator.partition('::')[2]}")
 
     def run(self, operator, duration, kind, number):
         start = max(self.now, self.ends.get(self.stream, -self.table.gap) + self.table.gap)
         self.ends[self.stream] = start + duration
-        self.note(kind, f"sim::{operator.partition('::')[2]}", start, start + duration, 7 + self.stream, number, **{"External id": number})
+        self.note(kind, f"sim::{operator.partition('::')[2]}", start, start + duration, 7 + self.stream, number,
+                  **{"External id": number})
 
     def wait(self):
         with self.lock:
@@ -139,7 +147,9 @@ class Books:
         size = -(-storage.nbytes() // self.table.block) * self.table.block
         with self.lock:
             if self.allocated + size > self.table.capacity:
-                raise OutOfMemory(f"sim out of memory: tried to allocate {size} B, {self.table.capacity - self.allocated} B are free")
+                raise OutOfMemory(
+                    f"sim out of memory: tried to allocate {size} B, {self.table.capacity - self.allocated} B are "
+                    "free")
             self.allocated += size
             self.most = max(self.most, self.allocated)
         weakref.finalize(storage, self.give, size)
@@ -162,7 +172,8 @@ def write_trace(events, path):
     for e in events:
         more = {"correlation": e.id} if e.kind != "cpu_op" else {}
         if e.kind in ("kernel", "gpu_memcpy"): more |= dict(device=0, stream=e.thread)
-        lines.append(dict(ph="X", cat=e.kind, name=e.called, pid=0 if e.kind in ("kernel", "gpu_memcpy") else 1, tid=e.thread, ts=e.start / 1e3, dur=(e.end - e.start) / 1e3, args={**e.args, **more}))
+        lines.append(dict(ph="X", cat=e.kind, name=e.called, pid=0 if e.kind in ("kernel", "gpu_memcpy") else 1,
+                          tid=e.thread, ts=e.start / 1e3, dur=(e.end - e.start) / 1e3, args={**e.args, **more}))
     with open(path, "w") as f: json.dump(dict(traceEvents=lines, deviceProperties=[dict(id=0, name="Simulated")]), f)
 
 @contextmanager
@@ -171,7 +182,9 @@ def annotated(model):
     handles, begins = [], {}
     def enter(path, kind):
         def hook(*_): begins[path] = books.now
-        def leave(*_): books.note("user_annotation", f"nn.Module: {path} ({kind})", begins[path], books.now, threading.get_ident(), 0)
+        def leave(*_):
+            books.note("user_annotation", f"nn.Module: {path} ({kind})", begins[path], books.now,
+                       threading.get_ident(), 0)
         return hook, leave
     for path, m in model.named_modules():
         before, after = enter(path or "(model)", type(m).__name__)
@@ -192,7 +205,8 @@ def recorded():
 
 # ---- operators
 
-_views = "as_strided", "view", "view.dtype", "_reshape_alias", "unfold", "view_as_real", "view_as_complex", "set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor"
+_views = ("as_strided", "view", "view.dtype", "_reshape_alias", "unfold", "view_as_real", "view_as_complex",
+          "set_.source_Storage", "set_.source_Storage_storage_offset", "set_.source_Tensor")
 _as_cpu = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)
 _type_names = {torch.float32: "float", torch.int64: "long int", torch.bool: "bool"}
 
@@ -212,7 +226,7 @@ def _shapes_alone(op, args, kwargs):
     out = op(*tree_map(to_meta, args), **tree_map(to_meta, kwargs))
     for m, t in given.values():
         if m.numel() and not t.numel(): t.resize_(m.shape)
-    back = lambda t: given[id(t)][1] if id(t) in given else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
+    def back(t): return given[id(t)][1] if id(t) in given else torch.empty_strided(t.shape, t.stride(), dtype=t.dtype)
     return tree_map(lambda t: back(t) if isinstance(t, torch.Tensor) else t, out)
 
 def kernel(op, *args, **kwargs):
@@ -230,9 +244,11 @@ def kernel(op, *args, **kwargs):
     out = op(*a, **k) if table.computes else _shapes_alone(op, a, k)
     for t, c in empties:
         if c.numel(): aten.set_.source_Tensor.redispatch(_as_cpu, t, books.take(c))
-    result = tree_map(lambda t: here[id(t)][0] if id(t) in here else books.take(t) if isinstance(t, torch.Tensor) else t, out)
+    result = tree_map(lambda t: here[id(t)][0] if id(t) in here else books.take(t) if isinstance(t, torch.Tensor)
+                      else t, out)
     called = op._schema.name
-    ns = table.kernels.get(called.partition("::")[2], table.other) if table.cost is None else table.cost(op, a, k, tree_leaves(out))
+    ns = (table.kernels.get(called.partition("::")[2], table.other) if table.cost is None
+          else table.cost(op, a, k, tree_leaves(out)))
     books.launch(called, ns, "kernel", *_described(args))
     if called in _waiting: books.wait()
     return result
@@ -245,7 +261,8 @@ def _empty_strided(size, stride, dtype=None, layout=None, device=None, pin_memor
 
 def _empty(size, dtype=None, layout=None, device=None, pin_memory=None, memory_format=None):
     _allocating("aten::empty")
-    return books.take(torch.empty(size, dtype=dtype, device="cpu", memory_format=memory_format or torch.contiguous_format))
+    return books.take(torch.empty(size, dtype=dtype, device="cpu",
+                                  memory_format=memory_format or torch.contiguous_format))
 
 def _copy_from(src, dst, non_blocking=False):
     "Within the device a kernel; to and from the CPU a copy, which the CPU waits for unless it is told not to."
@@ -280,7 +297,8 @@ def _allocating(operator):
 def _convolution(x, w, bias, *rest): return kernel(aten.convolution.default, x, w, bias, *rest)
 def _convolution_backward(g, x, w, stride, padding, dilation, transposed, out_padding, groups, mask):
     bias = [w.shape[1] * groups if transposed else w.shape[0]] if mask[2] else None
-    return kernel(aten.convolution_backward.default, g, x, w, bias, stride, padding, dilation, transposed, out_padding, groups, mask)
+    return kernel(aten.convolution_backward.default, g, x, w, bias, stride, padding, dilation, transposed,
+                  out_padding, groups, mask)
 
 _no_autocast = torch._C.DispatchKeySet(torch._C.DispatchKey.AutocastPrivateUse1)
 
@@ -347,7 +365,8 @@ class _Module:
     def memory_allocated(self, device=None): return books.allocated
     def reset_peak_memory_stats(self, device=None): books.most = books.allocated
     def max_memory_allocated(self, device=None): return books.most
-    def memory_stats(self, device=None): return {"requested_bytes.all.current": books.allocated, "requested_bytes.all.peak": books.most}
+    def memory_stats(self, device=None):
+        return {"requested_bytes.all.current": books.allocated, "requested_bytes.all.peak": books.most}
     def is_current_stream_capturing(self): return books.captured is not None
 
 def rates(flops, levels):
@@ -356,8 +375,10 @@ def rates(flops, levels):
         called = op._schema.name.partition("::")[2]
         given = dict(zip((a.name for a in op._schema.arguments), args)) | kwargs
         named = [(a, given[a.name]) for a in op._schema.arguments if isinstance(given.get(a.name), torch.Tensor)]
-        written = [v for a, v in named if a.is_out or a.alias_info is not None and a.alias_info.is_write] or [t for t in out if isinstance(t, torch.Tensor)]
-        read = [v for a, v in named if not a.is_out and not (called in ("copy_", "fill_", "zero_", "normal_") and a.name == "self")]
+        written = ([v for a, v in named if a.is_out or a.alias_info is not None and a.alias_info.is_write]
+                   or [t for t in out if isinstance(t, torch.Tensor)])
+        read = [v for a, v in named if not a.is_out
+                and not (called in ("copy_", "fill_", "zero_", "normal_") and a.name == "self")]
         moved = sum(t.numel() * t.itemsize for t in (*read, *written))
         held = sum({t.untyped_storage()._cdata: t.untyped_storage().nbytes() for t in (*read, *written)}.values())
         speed = next((b for capacity, b in levels if capacity is None or held <= capacity))
@@ -371,11 +392,13 @@ def _products(called, args, out):
     if called == "addmm": args = args[1:]
     if called in ("mm", "addmm"): return 2 * args[0].shape[0] * args[0].shape[1] * args[1].shape[1]
     if called == "bmm": return 2 * args[0].numel() * args[1].shape[2]
-    if called.startswith("convolution") and "backward" not in called: return 2 * out[0].numel() * args[1].numel() // args[1].shape[0]
+    if called.startswith("convolution") and "backward" not in called:
+        return 2 * out[0].numel() * args[1].numel() // args[1].shape[0]
     return 0
 
 def install_compiler():
-    "Let Inductor compile for the device: its wrapper calls kernels of the CPU, which are entered into the books and compute nothing."
+    """Let Inductor compile for the device: its wrapper calls kernels of the CPU, which are entered into the books
+    and compute nothing."""
     from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
     from torch._inductor.async_compile import AsyncCompile
     from torch._inductor.codegen.common import DeviceOpOverrides, register_backend_for_device, register_device_op_overrides
@@ -390,8 +413,10 @@ def install_compiler():
         def device_guard(self, i): return "torch._ops.contextlib.nullcontext()"
     class Wrapper(PythonWrapperCodegen):
         @staticmethod
-        def create(is_subgraph, *args): return PythonWrapperCodegen.create(is_subgraph, *args) if is_subgraph else Wrapper()
-        def _generate_kernel_call_helper(self, kernel_name, call_args, **how): self.writeline(self.wrap_kernel_call(kernel_name, call_args))
+        def create(is_subgraph, *args):
+            return PythonWrapperCodegen.create(is_subgraph, *args) if is_subgraph else Wrapper()
+        def _generate_kernel_call_helper(self, kernel_name, call_args, **how):
+            self.writeline(self.wrap_kernel_call(kernel_name, call_args))
     def compiled(self, types, source, *args, **kwargs):
         return lambda *tensors: books.launch("inductor::fused", books.table.kernels.get("fused", books.table.other))
     AsyncCompile.cpp_pybinding = compiled
@@ -407,7 +432,8 @@ def install():
     from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
     _setup_privateuseone_for_python_backend(name, backend_module=_Module())
     own, rest = torch.library.Library("aten", "IMPL"), torch.library.Library("_", "IMPL")
-    given = {f"aten::{k}": f for k, f in {"empty_strided": _empty_strided, "empty.memory_format": _empty, "_copy_from": _copy_from, "resize_": _resize,
+    given = {f"aten::{k}": f for k, f in {"empty_strided": _empty_strided, "empty.memory_format": _empty,
+                                          "_copy_from": _copy_from, "resize_": _resize,
         "convolution_overrideable": _convolution, "convolution_backward_overrideable": _convolution_backward}.items()}
     for k in _views:
         packet, _, overload = k.partition(".")

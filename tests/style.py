@@ -1,4 +1,5 @@
-"""Count lines over 120 columns, public names and methods assigned from outside. `python tests/style.py` prints them by wing."""
+"""Count lines over 120 columns, public names and methods assigned from outside. `python tests/style.py` prints them
+by wing."""
 import ast, json, os
 from collections import Counter
 from fnmatch import fnmatch
@@ -12,7 +13,8 @@ columns = 120
 def notebooks(): return sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
 def modules(): return sorted(p for p in (root/"fasterbench").rglob("*.py") if p.stem not in ("_modidx", "__init__"))
 
-_beside = ".git", ".venv*", "_proc", "_docs", "_site", "build", "dist", "*.egg-info", "__pycache__", ".pytest_cache", ".hypothesis"
+_beside = (".git", ".venv*", "_proc", "_docs", "_site", "build", "dist", "*.egg-info", "__pycache__", ".pytest_cache",
+           ".hypothesis")
 
 def beside(folder, names):
     "What lies in a folder of a clone and is no part of the project: environments of any name, builds, caches."
@@ -27,14 +29,16 @@ def sources(*kinds):
 
 def code_cells(path):
     "The source of each code cell."
-    return ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"] if c["cell_type"] == "code"]
+    return ["".join(c["source"]) for c in json.loads(path.read_text(encoding="utf-8"))["cells"]
+            if c["cell_type"] == "code"]
 
 def is_generated(line): return line.startswith(("__all__ = [", "           '"))       # the list that nbdev writes
 
 def long_lines():
     "(file, line) for each line over 120 columns, in the code of notebooks and in the package."
     cells = [(p, line) for p in notebooks() for source in code_cells(p) for line in source.splitlines()]
-    package = [(p, line) for p in modules() for line in p.read_text(encoding="utf-8").splitlines() if not is_generated(line)]
+    package = [(p, line) for p in modules() for line in p.read_text(encoding="utf-8").splitlines()
+               if not is_generated(line)]
     return [(str(p.relative_to(root)), line) for p, line in cells + package if len(line) > columns]
 
 def public_names(package=root/"fasterbench"):
@@ -42,8 +46,10 @@ def public_names(package=root/"fasterbench"):
     found = {}
     for path in sorted(package.rglob("*.py")):
         if path.stem in ("_modidx", "__init__"): continue
-        listed = [n.value for n in tree(path).body if isinstance(n, ast.Assign) and getattr(n.targets[0], "id", "") == "__all__"]
-        found[str(path.relative_to(package).with_suffix("")).replace("/", ".")] = ast.literal_eval(listed[0]) if listed else []
+        listed = [n.value for n in tree(path).body if isinstance(n, ast.Assign)
+                  and getattr(n.targets[0], "id", "") == "__all__"]
+        found[str(path.relative_to(package).with_suffix("")).replace(
+            "/", ".")] = (ast.literal_eval(listed[0]) if listed else [])
     return found
 
 def assigned_methods():
@@ -61,5 +67,7 @@ if __name__ == "__main__":
     for file, n in Counter(f for f, _ in long_lines()).most_common(): print(f"{n:5} {file}")
     print("methods assigned from outside:", *assigned_methods(), sep="\n  ")
     names = public_names()
-    for wing, n in Counter({m.partition(".")[0]: 0 for m in names} | Counter([m.partition(".")[0] for m, them in names.items() for _ in them])).items(): print(f"{n:5} public names in {wing}")
+    for wing, n in Counter({m.partition(".")[0]: 0 for m in names}
+                           | Counter([m.partition(".")[0] for m, them in names.items() for _ in them])).items():
+        print(f"{n:5} public names in {wing}")
     print(f"{sum(map(len, names.values())):5} public names")

@@ -11,19 +11,26 @@ from wings import tree
 
 package = Path(__file__).resolve().parent.parent/"fasterbench"
 
-# Names that stand in the code as they are written here are found by reading it; these stand in it as text or on objects.
-as_text = {"torch._dynamo.eval_frame._stance": "engine.process", "torch._dynamo.eval_frame._set_stance": "engine.process",
-           "torch._dynamo.utils": "running.program", "torch._dynamo.config.fake_tensor_cache_enabled": "engine.uncompiled",
+# Names that stand in the code as they are written here are found by reading it; these stand in it as text or on
+# objects.
+as_text = {"torch._dynamo.eval_frame._stance": "engine.process",
+           "torch._dynamo.eval_frame._set_stance": "engine.process",
+           "torch._dynamo.utils": "running.program",
+           "torch._dynamo.config.fake_tensor_cache_enabled": "engine.uncompiled",
            **{f"torch._inductor.{name}": "compiled.inductor" for name in (
                "debug.set_kernel_post_grad_provenance_tracing", "codegen.cpp.set_kernel_post_grad_provenance_tracing",
                "codegen.triton.set_kernel_post_grad_provenance_tracing", "graph.GraphLowering._compile_to_module",
-               "scheduler.Scheduler.codegen_extern_call", "codegen.wrapper.PythonWrapperCodegen.write_provenance_debug_handle",
+               "scheduler.Scheduler.codegen_extern_call",
+               "codegen.wrapper.PythonWrapperCodegen.write_provenance_debug_handle",
                "codecache.PyCodeCache.modules", "utils.set_tracing_context_output_strides")},
            **{f"torch._dynamo.eval_frame.{name}": "compiled.inductor" for name in (
                "_callback_from_stance", "_create_wrapped_callback", "innermost_backend")}}
 on_objects = {  # name → (object, attributes)
-    "Module": (lambda: torch.nn.Linear(2, 2), ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_compiled_call_impl")),
-    "Tensor": (lambda: torch.nn.Parameter(torch.ones(2)), ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")),
+    "Module": (lambda: torch.nn.Linear(2, 2),
+               ("_parameters", "_buffers", "_modules", "_forward_hooks", "_forward_pre_hooks", "_backward_hooks",
+                "_compiled_call_impl")),
+    "Tensor": (lambda: torch.nn.Parameter(torch.ones(2)),
+               ("_backward_hooks", "_post_accumulate_grad_hooks", "_version")),
     "OpOverload": (lambda: torch.ops.aten.mm.default, ("_schema", "_op_dk", "_overloadname")),
     "compiled module": (lambda: torch.compile(torch.nn.Linear(2, 2)), ("_orig_mod",))}
 
@@ -49,7 +56,8 @@ def used():
         for node in ast.walk(parsed):
             first, _, rest = chain_of(node).partition(".")
             if rest and first in ("torch", *names): inner.add(f"{names.get(first, first)}.{rest}")
-        for name in filter(private, inner | set(names.values())): found.setdefault(name, set()).add(".".join(path.relative_to(package).with_suffix("").parts))
+        for name in filter(private, inner | set(names.values())):
+            found.setdefault(name, set()).add(".".join(path.relative_to(package).with_suffix("").parts))
     return found
 
 def exists(name):
@@ -64,7 +72,8 @@ def exists(name):
         return True
     return False
 
-# What every module but `core.private` uses. A name that is not here belongs there, unless it is one of the parts of PyTorch
+# What every module but `core.private` uses. A name that is not here belongs there, unless it is one of the parts of
+# PyTorch
 # that a module works with: the compiler, the switches of a process, the decompositions.
 elsewhere = {
     "compiled.compiled": "_dynamo.utils.counters",
@@ -87,14 +96,16 @@ elsewhere = {
     "probes.probes": "_int_mm _scaled_mm",
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
     "work.dispatch": "_mkldnn",
-    "compiled.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
+    "compiled.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv "
+                      "utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
     "work.trace": "UntypedStorage._new_with_weak_ptr autograd.forward_ad._current_level"}
 
 optional = {"torch._C._cuda_getDriverVersion"}             # asked for with a default: a build without CUDA has none
 
 def missing():
     names = used() | {n: {m} for n, m in as_text.items()}
-    gone = [f"{n}, which {', '.join(sorted(m))} uses" for n, m in sorted(names.items()) if n not in optional and not exists(n)]
+    gone = [f"{n}, which {', '.join(sorted(m))} uses" for n, m in sorted(names.items()) if n not in optional
+            and not exists(n)]
     for kind, (make, attributes) in on_objects.items():
         made = make()
         gone += [f"{a} of a {kind}" for a in attributes if not hasattr(made, a)]
@@ -102,7 +113,8 @@ def missing():
 
 def test_the_private_names_of_pytorch_are_there():
     found = used()
-    assert "torch.utils._python_dispatch._pop_mode" in found and len(found) > 20, sorted(found)     # the reader finds what is there
+    # the reader finds what is there
+    assert "torch.utils._python_dispatch._pop_mode" in found and len(found) > 20, sorted(found)
     assert missing() == []
 
 def test_private_names_stand_where_they_are_expected():
@@ -117,7 +129,8 @@ def test_the_function_that_sees_kernels_is_asked_as_before():
 
 def test_a_name_that_is_gone_is_named(monkeypatch):
     monkeypatch.delattr("torch.utils._python_dispatch._pop_mode")
-    assert missing() == [f"PyTorch {torch.__version__} has no torch.utils._python_dispatch._pop_mode, which core.private uses"]
+    assert (missing() == [
+        f"PyTorch {torch.__version__} has no torch.utils._python_dispatch._pop_mode, which core.private uses"])
 
 if __name__ == "__main__":
     for line in missing(): print(line)

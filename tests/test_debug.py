@@ -13,7 +13,8 @@ def profiled():
 def test_a_profile_says_what_it_does(monkeypatch, capsys, value, lines):
     monkeypatch.setenv("FASTERBENCH_DEBUG", value)
     profiled()
-    said = [line.split(" s  ", 1)[1] for line in capsys.readouterr().err.splitlines() if line.startswith("fasterbench ")]
+    said = [line.split(" s  ", 1)[1] for line in capsys.readouterr().err.splitlines()
+            if line.startswith("fasterbench ")]
     if not lines: assert said == []
     else:
         assert said[0] == "counted 2 operators in 3 modules" and said[1].startswith("timed 3 runs by ")

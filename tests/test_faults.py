@@ -50,12 +50,16 @@ def net(fuse):
 
 def snapshot(model, sample):
     "Return all that a user could notice, as values and identities."
-    modules = [(type(m), m.training, {k: id(v) for k, v in m.__dict__.items() if k != "calls"}, getattr(m, "calls", 0), dict(getattr(m, "cache", {})), list(getattr(m, "seen_list", [])),
+    modules = [(type(m), m.training, {k: id(v) for k, v in m.__dict__.items() if k != "calls"},
+                getattr(m, "calls", 0), dict(getattr(m, "cache", {})), list(getattr(m, "seen_list", [])),
                 len(m._forward_hooks), len(m._forward_pre_hooks)) for m in model.modules()]
-    tensors = [(k, id(t), t.detach().clone().numpy().tobytes(), t.requires_grad, id(t.grad), None if t.grad is None else t.grad.numpy().tobytes(), str(t.device))
+    tensors = [(k, id(t), t.detach().clone().numpy().tobytes(), t.requires_grad, id(t.grad),
+                None if t.grad is None else t.grad.numpy().tobytes(), str(t.device))
                for k, t in (*model.named_parameters(), *model.named_buffers())]
-    world = (torch.get_rng_state().numpy().tobytes(), random.getstate(), np.random.get_state()[1].tobytes(), torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
-             torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32, torch.backends.mkldnn.enabled, gc.isenabled(),
+    world = (torch.get_rng_state().numpy().tobytes(), random.getstate(), np.random.get_state()[1].tobytes(),
+             torch.is_grad_enabled(), torch.get_default_dtype(), torch.get_num_threads(),
+             torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark, torch.backends.cudnn.allow_tf32,
+             torch.backends.mkldnn.enabled, gc.isenabled(),
              torch.is_inference_mode_enabled(), len(torch.utils._python_dispatch._get_current_dispatch_mode_stack()))
     return modules, tensors, world, sample.numpy().tobytes()
 
@@ -72,7 +76,9 @@ def calls_of_a_profile():
     profile(net(fuse), torch.ones(2, 4))
     return fuse.count
 
-@pytest.mark.parametrize("error", [KeyboardInterrupt, *(pytest.param(e, marks=heavy_only("another error")) for e in (RuntimeError, SystemExit))])
+@pytest.mark.parametrize("error", [KeyboardInterrupt,
+                                   *(pytest.param(e, marks=heavy_only("another error"))
+                                     for e in (RuntimeError, SystemExit))])
 def test_interrupted_at_any_call(error):
     total = calls_of_a_profile()
     assert total > 20
@@ -105,7 +111,8 @@ def test_files_are_whole_or_not_there(tmp_path):
 
 @pytest.mark.parametrize("again, kept", [(1e15, 1e15), (1e2, 1e3)])
 def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again, kept):
-    "Rows stand above roofs that were kept two hours ago: the higher of these and of new ones are the roofs, and are kept."
+    """Rows stand above roofs that were kept two hours ago: the higher of these and of new ones are the roofs, and
+    are kept."""
     from fasterbench.probes import peaks as module
     rates, ago = [1e3, again], (datetime.now(timezone.utc) - timedelta(hours=2)).isoformat()
     def measured(here, *settings):
@@ -114,11 +121,16 @@ def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again
     monkeypatch.setenv("FASTERBENCH_CACHE", str(tmp_path))
     monkeypatch.setattr(module, "_remembered", {})
     monkeypatch.setattr(module, "_measure", measured)
-    monkeypatch.setattr(module, "is_busy", lambda *seconds: True)       # on a quiet machine roofs below what was reached are measured once more
-    profile = lambda: RooflineAnalyzer(torch.nn.Linear(64, 64), torch.ones(8, 64)).profile(steps=3, warmup=0).result
-    with pytest.warns(UserWarning, match=f"of 1 rows were faster than the roofs of {ago[:16]}.*measured again"): found = profile()
-    assert found.peaks.peak_flops == kept and rates == [] and bool(sum(p.above_roof for p in found.points)) == (kept == 1e3)
-    for _ in range(2):                                      # kept in the process, and on disk; nothing is measured a third time
+    # on a quiet machine roofs below what was reached are measured once more
+    monkeypatch.setattr(module, "is_busy", lambda *seconds: True)
+    def profile():
+        return RooflineAnalyzer(torch.nn.Linear(64, 64), torch.ones(8, 64)).profile(steps=3, warmup=0).result
+    with pytest.warns(UserWarning, match=f"of 1 rows were faster than the roofs of {ago[:16]}.*measured again"):
+        found = profile()
+    assert (found.peaks.peak_flops == kept and rates == []
+            and bool(sum(p.above_roof for p in found.points)) == (kept == 1e3))
+    # kept in the process, and on disk; nothing is measured a third time
+    for _ in range(2):
         assert profile().peaks.peak_flops == kept
         module._remembered.clear()
 

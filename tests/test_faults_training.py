@@ -1,4 +1,5 @@
-"Whatever goes wrong in a training step while it is profiled, and whenever: model, loss, optimizer and process are left as they were."
+"""Whatever goes wrong in a training step while it is profiled, and whenever: model, loss, optimizer and process are
+left as they were."""
 import os
 
 import pytest
@@ -21,7 +22,9 @@ class Layer(Step):
 
 class Loss(nn.Module):
     "A loss with a parameter and a buffer of its own."
-    def __init__(self, fuse): super().__init__(); self.fuse, self.scale = [fuse], nn.Parameter(torch.ones(())); self.register_buffer("seen", torch.zeros(1))
+    def __init__(self, fuse):
+        super().__init__()
+        self.fuse, self.scale = [fuse], nn.Parameter(torch.ones(())); self.register_buffer("seen", torch.zeros(1))
     def forward(self, out): self.fuse[0](); self.seen += 1; return (out * self.scale).square().mean()
 
 class Adam(torch.optim.AdamW):
@@ -33,9 +36,11 @@ class Adam(torch.optim.AdamW):
         self.fuse()
 
 def setting(fuse, stepped):
-    "A model, a loss, an optimizer that also steps a tensor of neither, and a sample; with an optimizer state, or before the first step."
+    """A model, a loss, an optimizer that also steps a tensor of neither, and a sample; with an optimizer state, or
+    before the first step."""
     torch.manual_seed(0)
-    model, loss, other = nn.Sequential(Layer(fuse), nn.BatchNorm1d(4), nn.Dropout(), Layer(fuse)), Loss(fuse), nn.Parameter(torch.ones(2))
+    model, loss, other = (nn.Sequential(Layer(fuse), nn.BatchNorm1d(4), nn.Dropout(), Layer(fuse)), Loss(fuse),
+                          nn.Parameter(torch.ones(2)))
     model[1].eval()
     model[3].lin.bias.requires_grad_(False)
     optimizer, sample = Adam([*model.parameters(), *loss.parameters(), other], fuse), torch.ones(3, 4)
@@ -47,14 +52,18 @@ def setting(fuse, stepped):
 
 def state(model, loss, optimizer, other, sample):
     "Return all that a user could notice, as values and identities."
-    held = [(id(p), {k: (id(v), v.numpy().tobytes()) if isinstance(v, torch.Tensor) else v for k, v in s.items()}) for p, s in optimizer.state.items()]
+    held = [(id(p), {k: (id(v), v.numpy().tobytes()) if isinstance(v, torch.Tensor) else v for k, v in s.items()})
+            for p, s in optimizer.state.items()]
     groups = [{k: list(map(id, v)) if k == "params" else v for k, v in g.items()} for g in optimizer.param_groups]
     attributes = {k: v if isinstance(v, (int, float, str)) else id(v) for k, v in optimizer.__dict__.items()}
-    tensors = [(p.detach().numpy().tobytes(), id(p.grad), None if p.grad is None else p.grad.numpy().tobytes()) for p in (other, *loss.parameters(), *loss.buffers())]
+    tensors = [(p.detach().numpy().tobytes(), id(p.grad), None if p.grad is None else p.grad.numpy().tobytes())
+               for p in (other, *loss.parameters(), *loss.buffers())]
     process = torch._C._autograd._profiler_enabled(), os.environ.get("KINETO_LOG_LEVEL")
     return process, snapshot(model, sample), held, groups, attributes, tensors, loss.training
 
-def profile(model, loss, optimizer, other, sample): return RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, backward=True, loss=loss, optimizer=optimizer)
+def profile(model, loss, optimizer, other, sample):
+    return RooflineAnalyzer(model, sample, peaks).profile(
+        warmup=1, steps=2, backward=True, loss=loss, optimizer=optimizer)
 
 @pytest.mark.parametrize("stepped", [False, True])
 def test_a_training_profile_leaves_no_trace(stepped):
@@ -89,7 +98,8 @@ def test_interrupted_at_any_stage(error, stepped):
         assert state(*them) == before, f"call {at} of {total}"
 
 def test_steps_are_obeyed_exactly():
-    "With an optimizer that has its state: the warm-up, one of them to count, then timestamped, bare and operator-timed ones."
+    """With an optimizer that has its state: the warm-up, one of them to count, then timestamped, bare and
+    operator-timed ones."""
     for steps, warmup in ((1, 0), (2, 1), (5, 3), (9, 3)):
         fuse = Fuse()
         them = setting(fuse, True)
@@ -98,5 +108,6 @@ def test_steps_are_obeyed_exactly():
         ra = RooflineAnalyzer(model, sample, peaks)
         ra.profile(warmup=warmup, steps=steps, backward=True, loss=loss, optimizer=optimizer)
         assert len(ra.steps) == steps and ra.timing.steps <= steps
-        most = max(1 + warmup, 2) + 3 * steps                   # where nothing is steady; twice where others are at work
+        # where nothing is steady; twice where others are at work
+        most = max(1 + warmup, 2) + 3 * steps
         assert max(1, warmup) + steps + 2 <= fuse.count / 11 <= 2 * most + 1           # eleven fuses in a step

@@ -1,4 +1,5 @@
-"Each feature is taken out of a copy of the package by deleting its folder; everything else imports, counts, profiles and prints."
+"""Each feature is taken out of a copy of the package by deleting its folder; everything else imports, counts,
+profiles and prints."""
 import ast, json, shutil
 
 import pytest
@@ -45,7 +46,8 @@ print(json.dumps(dict(flops=flops, text=text, page=len(page), both=both, expecte
 
 def taken_out(folder, feature):
     "A copy of the package without a feature."
-    shutil.copytree(package, folder/"fasterbench", ignore=shutil.ignore_patterns("*.pyc.*"))      # compiled modules too, but for those that are being written
+    # compiled modules too, but for those that are being written
+    shutil.copytree(package, folder/"fasterbench", ignore=shutil.ignore_patterns("*.pyc.*"))
     if feature: shutil.rmtree(folder/"fasterbench"/feature)
     return folder
 
@@ -59,7 +61,9 @@ def run_in(folder, code):
 
 rest = nightly_only("the graph of imports, which test_house reads, says the same in less time")
 
-@pytest.mark.parametrize("feature", ["", *(pytest.param(f, marks=heavy_only("another feature") if f in ("compiled", "traces") else rest) for f in sorted(features))])
+@pytest.mark.parametrize("feature", ["", *(pytest.param(f, marks=heavy_only("another feature")
+                                                        if f in ("compiled", "traces") else rest)
+                                           for f in sorted(features))])
 def test_everything_else_works_without(tmp_path, feature):
     modules = kept(wings.modules(package), feature)
     gone = [name for name, home in public.items() if feature and wings.wing(home) in without(feature)]
@@ -70,7 +74,8 @@ def test_everything_else_works_without(tmp_path, feature):
     assert all(t in found["text"] for t in ("Linear", "ReLU"))
     assert "compare" in gone or all(t in found["both"] for t in ("Linear", "ReLU", "after"))
     assert found["page"] > 1e5 and found["expected"] > 0
-    listed = [line.split()[0] for line in found["help"].partition("Commands:")[2].partition("\n\n")[0].splitlines() if line.strip()]
+    listed = [line.split()[0] for line in found["help"].partition("Commands:")[2].partition("\n\n")[0].splitlines()
+              if line.strip()]
     left = [v for f in features if f not in without(feature) for v in verbs_of(f)]
     assert sorted(listed) == sorted(["roofline", "peaks", "report", *left])
 
@@ -98,12 +103,14 @@ print("ok")
     assert done.returncode == 0 and done.stdout.endswith("ok\n"), done.stdout + done.stderr
 
 def test_a_feature_that_lacks_what_it_needs_says_so(tmp_path):
-    done = run_in(taken_out(tmp_path, "predicting"), "from fasterbench.core.features import absent; print(absent('serving'))")
+    done = run_in(taken_out(tmp_path, "predicting"),
+                  "from fasterbench.core.features import absent; print(absent('serving'))")
     assert done.stdout == "the folder fasterbench/predicting is not there\n", done.stderr
 
 def test_features_are_what_their_folders_say():
     from fasterbench.core.features import own_features
-    assert sorted(own_features()) == sorted(features) and len(features) >= 13 and not features.keys() & set(wings.order)
+    assert (sorted(own_features()) == sorted(features) and len(features) >= 13
+            and not features.keys() & set(wings.order))
 
 plug_in = {
     "fasterbench_hello/__init__.py": '"A plug-in."\nneeds, public = (), dict(greeting=["greeting"])\n',
@@ -134,7 +141,8 @@ for args in (["hello", "world"], ["--help"]):
     try: main(args)
     except SystemExit as end: assert not end.code
 """)
-    assert done.returncode == 0 and done.stdout.startswith("hello, world\n") and "Say hello." in done.stdout, done.stderr
+    assert (done.returncode == 0 and done.stdout.startswith("hello, world\n")
+            and "Say hello." in done.stdout), done.stderr
     assert "broken of fasterbench_broken is no feature: ModuleNotFoundError" in done.stderr
 
 def test_a_new_verb_needs_no_list(tmp_path):
@@ -149,5 +157,6 @@ def test_a_new_verb_needs_no_list(tmp_path):
 def test_the_core_names_no_feature():
     "Also not as text that is imported later."
     core = {m: wings.tree(p) for m, p in wings.modules(package).items() if wings.wing(m) in wings.order}
-    texts = {(m, n.value) for m, t in core.items() for n in ast.walk(t) if isinstance(n, ast.Constant) and isinstance(n.value, str)}
+    texts = {(m, n.value) for m, t in core.items() for n in ast.walk(t) if isinstance(n, ast.Constant)
+             and isinstance(n.value, str)}
     assert {(m, t) for m, t in texts if any(f"fasterbench.{f}." in t for f in features)} == set()

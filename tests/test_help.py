@@ -1,4 +1,5 @@
-"What `help()` and the reference say of a parameter is the comment that stands beside it, as `fastcore.docments` reads it."
+"""What `help()` and the reference say of a parameter is the comment that stands beside it, as `fastcore.docments`
+reads it."""
 import inspect, sys
 from pathlib import Path
 
@@ -17,7 +18,8 @@ def commented(name):
     comments = docments(getattr(fasterbench, name), returns=False, args_kwargs=True)
     return {k: " ".join(v.split()) for k, v in comments.items() if v}
 
-def test_there_are_functions_with_comments(): assert len(functions) > 12 and sum(len(commented(n)) for n in functions) > 80
+def test_there_are_functions_with_comments():
+    assert len(functions) > 12 and sum(len(commented(n)) for n in functions) > 80
 
 @pytest.mark.parametrize("name", functions)
 def test_help(name):

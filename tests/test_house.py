@@ -1,4 +1,5 @@
-"The house is in order: notebooks are the source, what they make is what is here, and wings import only what stands before them."
+"""The house is in order: notebooks are the source, what they make is what is here, and wings import only what
+stands before them."""
 import ast, filecmp, json, os, re, shutil, subprocess, sys
 
 import pytest
@@ -13,9 +14,11 @@ package = root/"fasterbench"
 modules = sorted(wings.modules(package))
 notebooks = [p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts]
 
-def python(*args, cwd=root, **kwargs): return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, **kwargs)
+def python(*args, cwd=root, **kwargs):
+    return subprocess.run([sys.executable, *args], cwd=cwd, capture_output=True, text=True, **kwargs)
 
-def files(folder, *kinds): return {str(p.relative_to(folder)) for kind in kinds for p in folder.rglob(kind) if "__pycache__" not in p.parts}
+def files(folder, *kinds):
+    return {str(p.relative_to(folder)) for kind in kinds for p in folder.rglob(kind) if "__pycache__" not in p.parts}
 
 # ---- notebooks and what they make
 
@@ -43,7 +46,8 @@ def test_clean_changes_nothing(copied):
     assert not different and not errors
 
 def test_every_module_has_a_notebook():
-    sources = "".join("".join(c["source"]) + "\n" for p in notebooks for c in json.loads(p.read_text(encoding="utf-8"))["cells"])
+    sources = "".join("".join(c["source"]) + "\n" for p in notebooks
+                      for c in json.loads(p.read_text(encoding="utf-8"))["cells"])
     exported = re.findall(r"^#\|\s*default_exp\s+([\w.]+)", sources, re.M)
     assert sorted(e.removesuffix(".__init__") for e in exported) == sorted([*modules, "__init__"])
 
@@ -52,7 +56,9 @@ def test_notebooks_stand_in_the_wing_of_their_module():
         source = "".join("".join(c["source"]) + "\n" for c in json.loads(path.read_text(encoding="utf-8"))["cells"])
         for module in re.findall(r"^#\|\s*default_exp\s+([\w.]+)", source, re.M):
             place = "core" if module == "__init__" else wings.wing(module)
-            name = "package" if module == "__init__" else "feature" if module.removesuffix(".__init__") in wings.features(package) else module.removesuffix(".__init__").split(".")[-1]
+            name = ("package" if module == "__init__" else "feature"
+                    if module.removesuffix(".__init__") in wings.features(package)
+                    else module.removesuffix(".__init__").split(".")[-1])
             assert path.parent.name == place and path.stem == name, (path, module)
 
 def documentation_links(text): return re.findall(r"https?://\S*fasterbench\S*\.html\S*", text)
@@ -62,24 +68,29 @@ def test_every_wing_has_pages_on_the_site():
     wings = {p.parent.name for p in (root/"fasterbench").glob("*/__init__.py")}
     described = {p.stem for p in (root/"nbs/reference").glob("*.md")} - {"public"}
     listed = re.findall(r"^@wing (\w+)$", (root/"nbs/docs/internals.md").read_text(encoding="utf-8"), re.M)
-    features = {p.parent.name for p in (root/"nbs").glob("*/feature.ipynb")}          # listed by what their folders say
-    assert sorted(listed) == sorted(wings - features) and described == wings - {"cli"}   # the command line is described by its help
+    # listed by what their folders say
+    features = {p.parent.name for p in (root/"nbs").glob("*/feature.ipynb")}
+    # the command line is described by its help
+    assert sorted(listed) == sorted(wings - features) and described == wings - {"cli"}
 
 def test_links_between_notebooks_lead_somewhere():
     found, dead = 0, []
     for path in [*(root/"nbs").rglob("*.ipynb"), *(root/"nbs").rglob("*.md")]:
         text = path.read_text(encoding="utf-8")
-        if path.suffix == ".ipynb": text = "\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "markdown")
+        if path.suffix == ".ipynb":
+            text = "\n".join("".join(c["source"]) for c in json.loads(text)["cells"] if c["cell_type"] == "markdown")
         targets = re.findall(r"\]\(([^():#\s]+\.(?:ipynb|md))[#)]", text)
         found += len(targets)
         dead += [f"{path.relative_to(root)}: {t}" for t in targets if not (path.parent/t).exists()]
     assert dead == [] and found > 100
 
 def test_docstrings_of_modules_lead_nowhere_else():
-    "nbdev writes a link into each docstring where the project has a hosted documentation; the pages it names do not exist."
+    """nbdev writes a link into each docstring where the project has a hosted documentation; the pages it names do
+    not exist."""
     docs = {m: ast.get_docstring(wings.tree(p)) or "" for m, p in wings.modules(package).items()}
     assert {m: documentation_links(d) for m, d in docs.items() if documentation_links(d)} == {}
-    assert documentation_links("Docs: https://fasterbench.github.io/fasterbench/core/units.html.md") and [m for m, d in docs.items() if not d] == []
+    assert (documentation_links("Docs: https://fasterbench.github.io/fasterbench/core/units.html.md")
+            and [m for m, d in docs.items() if not d] == [])
 
 def names_in_several(parsed):
     "Functions and classes of modules that stand in another module too, with the modules."
@@ -93,11 +104,13 @@ def names_in_several(parsed):
 def test_a_name_stands_in_one_module():
     "A search for a function or a class finds one; two different things are called what each is."
     assert names_in_several({m: wings.tree(p) for m, p in wings.modules(package).items()}) == {}
-    twice = dict(a="def f(): ...\nclass C:\n    def g(self): ...", b="def g(): ...\ndef f(): ...\ndef __getattr__(n): ...", c="def __getattr__(n): ...")
+    twice = dict(a="def f(): ...\nclass C:\n    def g(self): ...",
+                 b="def g(): ...\ndef f(): ...\ndef __getattr__(n): ...", c="def __getattr__(n): ...")
     assert names_in_several({name: ast.parse(source) for name, source in twice.items()}) == {"f": ["a", "b"]}
 
 def test_an_operator_has_one_rule():
-    "Of two rules the one that is imported later would hold, without a word; who changed the other would see no effect."
+    """Of two rules the one that is imported later would hold, without a word; who changed the other would see no
+    effect."""
     code = """
 import fasterbench.work.rules as r
 class Once(dict):
@@ -109,7 +122,8 @@ import fasterbench.work.flops, fasterbench.traces.engine_ops, fasterbench.traces
 r.rule("aten::mm")(len)
 print(len(r.rules) > 500)"""
     done = forked.python(code, root)
-    assert done.stdout.split("\n") == ["aten::mm fasterbench.work.contractions builtins", "True", ""], done.stdout + done.stderr[-2000:]
+    assert (done.stdout.split("\n") == ["aten::mm fasterbench.work.contractions builtins", "True",
+                                        ""]), done.stdout + done.stderr[-2000:]
 
 # ---- outputs
 
@@ -131,8 +145,10 @@ doubtful = {"headline.ipynb": "shows what the lines say", "why_levels.ipynb": "t
 
 def test_no_page_shows_times_of_a_busy_machine():
     "A page is committed with outputs of a machine that did nothing else, so that no line says NOT STEADY or `busy:`."
-    assert doubts("relu  1 ms busy\nbusy: other processes used the CPU during this row.\nafter: busy: load 3\n1 ms ±12 %, NOT STEADY\n1 ms ±3 %") == [
-        "after: busy: load 3", "1 ms ±12 %, NOT STEADY"]
+    assert doubts(
+        "relu  1 ms busy\nbusy: other processes used the CPU during this row.\nafter: busy: load 3\n1 ms ±12 %, NOT "
+        "STEADY\n1 ms ±3 %") == [
+"after: busy: load 3", "1 ms ±12 %, NOT STEADY"]
     found = {p.name: lines for p in notebooks if (lines := [d for text in outputs(p) for d in doubts(text)])}
     assert {name: lines for name, lines in found.items() if name not in doubtful} == {}
     assert set(doubtful) == set(found)                      # a reason goes with its page
@@ -142,7 +158,8 @@ def test_checks_of_a_page_are_cells_of_their_own():
     for p in (p for p in notebooks if p.parent.name in ("tutorials", "docs")):
         for cell in json.loads(p.read_text(encoding="utf-8"))["cells"]:
             source = "".join(cell["source"])
-            assert not (cell.get("outputs") and re.search(r"^assert ", source, re.M) and not source.startswith("#| hide")), (p.name, cell["id"])
+            assert not (cell.get("outputs") and re.search(r"^assert ", source, re.M)
+                        and not source.startswith("#| hide")), (p.name, cell["id"])
 
 @heavy_only("reads every figure")
 def test_every_figure_has_its_picture():
@@ -157,37 +174,51 @@ def test_no_import_back_up_and_no_circle():
     features = wings.features(package)
     assert wings.backwards(graph, features) == [] and wings.circles(graph) == []
     assert sorted(graph) == modules and {wings.wing(m) for m in modules} == {*wings.order, *features}
-    assert "work.count" in graph["compute"] and "roofs.hardware" in graph["roofs.place"]       # the reader finds what is there
+    # the reader finds what is there
+    assert "work.count" in graph["compute"] and "roofs.hardware" in graph["roofs.place"]
 
 planted = {  # what is put into a package of three modules → (imports back up, circles)
     "nothing": ({}, [], []),
     "from a later wing": ({"core/units.py": "from ..views.table import row"}, [("core.units", "views.table")], []),
-    "within a function": ({"core/units.py": "def f():\n    if 1:\n        from ..views import table"}, [("core.units", "views.table")], []),
+    "within a function": ({"core/units.py": "def f():\n    if 1:\n        from ..views import table"},
+                          [("core.units", "views.table")], []),
     "by the full name": ({"core/units.py": "import pkg.views.table as t"}, [("core.units", "views.table")], []),
     "a public name": ({"core/units.py": "def f():\n    from pkg import compare"}, [("core.units", "views.table")], []),
     "a public name, relative": ({"core/units.py": "from .. import compare"}, [("core.units", "views.table")], []),
     "of a module at the top": ({"core/units.py": "from ..roofline import x"}, [("core.units", "roofline")], []),
-    "a circle of two": ({"core/files.py": "from . import units", "core/units.py": "from .files import x"}, [], [{"core.files", "core.units"}]),
-    "a circle of three": ({"core/files.py": "from . import units", "core/units.py": "import pkg.core.third", "core/third.py": "from pkg.core.files import x"}, [], [{"core.files", "core.third", "core.units"}]),
-    "a feature into the core": ({"views/table.py": "from ..traces.reader import x", "traces/reader.py": "", "traces/__init__.py": "needs, public = (), {}"}, [("views.table", "traces.reader")], []),
-    "a feature into another, within a function": ({"ncu/reports.py": "def f(): from ..traces import reader", "traces/reader.py": "from ..views import table", "traces/__init__.py": "needs, public = (), {}", "ncu/__init__.py": "needs, public = (), {}"}, [("ncu.reports", "traces.reader")], []),
+    "a circle of two": ({"core/files.py": "from . import units", "core/units.py": "from .files import x"}, [],
+                        [{"core.files", "core.units"}]),
+    "a circle of three": ({"core/files.py": "from . import units", "core/units.py": "import pkg.core.third",
+                           "core/third.py": "from pkg.core.files import x"}, [],
+                          [{"core.files", "core.third", "core.units"}]),
+    "a feature into the core": ({"views/table.py": "from ..traces.reader import x", "traces/reader.py": "",
+                                 "traces/__init__.py": "needs, public = (), {}"}, [("views.table", "traces.reader")],
+                                []),
+    "a feature into another, within a function": ({
+        "ncu/reports.py": "def f(): from ..traces import reader", "traces/reader.py": "from ..views import table",
+        "traces/__init__.py": "needs, public = (), {}", "ncu/__init__.py": "needs, public = (), {}"},
+                                                  [("ncu.reports", "traces.reader")], []),
     "a wing without a place": ({"attic/box.py": "from ..core import units"}, [("attic.box", "core.units")], []),
 }
 
 def test_planted_imports_are_found(tmp_path):
     for name, (more, back, circle) in planted.items():
         there = tmp_path/re.sub(r"\W", "_", name)/"pkg"
-        plain = {"__init__.py": '_core = {"views.table": ["compare"]}', "core/units.py": "", "core/files.py": "", "views/table.py": "from ..core.files import x", "roofline.py": "from .views import table"}
+        plain = {"__init__.py": '_core = {"views.table": ["compare"]}', "core/units.py": "", "core/files.py": "",
+                 "views/table.py": "from ..core.files import x", "roofline.py": "from .views import table"}
         for path, source in (plain | more).items():
             (there/path).parent.mkdir(parents=True, exist_ok=True)
             (there/path).write_text(source)
         graph = wings.imports(there)
-        assert (wings.backwards(graph, wings.features(there)), list(map(set, wings.circles(graph)))) == (back, circle), name
+        assert ((wings.backwards(graph, wings.features(there)), list(map(set, wings.circles(graph))))
+                == (back, circle)), name
 
 @nightly_only("a process for each module; the graph of imports is tested without")
 def test_every_module_imports_in_a_process_of_its_own():
     "In a process that has torch and nothing of the package; all that fail are named."
-    failed = {m: done.stderr for m in modules if (done := forked.python(f"import sys; assert 'fasterbench' not in sys.modules\nimport fasterbench.{m}")).returncode}
+    failed = {m: done.stderr for m in modules
+              if (done := forked.python(
+                  f"import sys; assert 'fasterbench' not in sys.modules\nimport fasterbench.{m}")).returncode}
     assert failed == {}, "".join(failed.values())
 
 def test_public_names_stay_what_they_are():
@@ -207,7 +238,9 @@ print(len(fasterbench.__all__))
 
 def test_what_is_imported_by_path_stays():
     "The modules and names that programs outside import."
-    done = forked.python("from fasterbench.roofline import RooflineAnalyzer, HardwarePeaks, RooflinePoint, measure_peaks, roofline_analysis\n"
+    done = forked.python(
+        "from fasterbench.roofline import RooflineAnalyzer, HardwarePeaks, RooflinePoint, measure_peaks, "
+        "roofline_analysis\n"
                          "import fasterbench.profiling, fasterbench.compute")
     assert done.returncode == 0, done.stderr
 
@@ -224,13 +257,17 @@ def test_methods_stand_in_their_classes(): assert style.assigned_methods() == []
 def test_roofline_imports_without_plotly_pandas_and_nbdev():
     block = "import sys\nfor m in ('plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich'): sys.modules[m] = None\n"
     done = forked.python(block + "import fasterbench.roofline as r, torch\n"
-                  "ra = r.RooflineAnalyzer(torch.nn.Linear(4, 4), torch.ones(2, 4), r.HardwarePeaks(1e12, 1e11)).profile(steps=2)\nra.summary()\n"
+                  "ra = r.RooflineAnalyzer(torch.nn.Linear(4, 4), torch.ones(2, 4), r.HardwarePeaks(1e12, "
+                  "1e11)).profile(steps=2)\nra.summary()\n"
                   "for view in (ra.plot, ra.to_frame):\n    try: view()\n    except ImportError as e: print(e)")
     assert done.returncode == 0, done.stderr
-    assert "the chart needs plotly: pip install plotly" in done.stdout and "to_frame needs pandas: pip install pandas" in done.stdout
+    assert ("the chart needs plotly: pip install plotly" in done.stdout
+            and "to_frame needs pandas: pip install pandas" in done.stdout)
 
 def test_reports_of_nsight_compute_need_no_torch(tmp_path):
-    path, block = ncu_files.saxpy(tmp_path), "import sys\nfor m in ('torch', 'plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich', 'numpy'): sys.modules[m] = None\n"
+    path, block = (ncu_files.saxpy(tmp_path),
+                   "import sys\nfor m in ('torch', 'plotly', 'pandas', 'nbdev', 'IPython', 'typer', 'rich', "
+                   "'numpy'): sys.modules[m] = None\n")
     done = python("-W", "ignore", "-c", block + f"from fasterbench import read_ncu\nread_ncu({str(path)!r}).summary()")
     assert done.returncode == 0 and "kernels.exe" in done.stdout and "80.0" in done.stdout, done.stderr
 
@@ -246,7 +283,8 @@ def test_wheel_from_the_source_distribution(tmp_path):
     done = python("-c", f"import setuptools.build_meta as b; print(b.build_sdist({str(tmp_path)!r}))", cwd=there)
     assert done.returncode == 0, done.stderr
     sdist = next(tmp_path.glob("*.tar.gz"))
-    shutil.unpack_archive(sdist, tmp_path/"unpacked", filter="data") if sys.version_info >= (3, 12) else shutil.unpack_archive(sdist, tmp_path/"unpacked")
+    (shutil.unpack_archive(sdist, tmp_path/"unpacked", filter="data") if sys.version_info >= (3, 12)
+     else shutil.unpack_archive(sdist, tmp_path/"unpacked"))
     inside = next((tmp_path/"unpacked").iterdir())
     done = python("-c", f"import setuptools.build_meta as b; print(b.build_wheel({str(tmp_path)!r}))", cwd=inside)
     assert done.returncode == 0, done.stderr
@@ -259,12 +297,15 @@ def test_wheel_from_the_source_distribution(tmp_path):
     assert not list(inside.glob("tests")) and (inside/"SECURITY.md").exists() and (inside/"CITATION.cff").exists()
     metadata = wheel.read(next(n for n in names if n.endswith("METADATA"))).decode()
     assert "Requires-Dist: torch" in metadata and "Provides-Extra: dev" in metadata
-    assert (pictures := re.findall(r"\]\(([^)]*\.png)\)", metadata)) and all(p.startswith("https://") for p in pictures)
+    assert ((pictures := re.findall(r"\]\(([^)]*\.png)\)", metadata))
+            and all(p.startswith("https://") for p in pictures))
 
 @nightly_only("profiles and measures roofs; how often a device is looked up changes no figure")
 def test_values_are_handed_down_and_not_back_up(tmp_path):
-    "`device` of a profile, `on` of a prediction, `peaks` of rows, the result of a report, as tests/benchmarks/climbs.py counts climbs."
-    done = subprocess.run([sys.executable, root/"tests/benchmarks/climbs.py"], cwd=tmp_path, capture_output=True, text=True,
+    """`device` of a profile, `on` of a prediction, `peaks` of rows, the result of a report, as
+    tests/benchmarks/climbs.py counts climbs."""
+    done = subprocess.run([sys.executable, root/"tests/benchmarks/climbs.py"], cwd=tmp_path, capture_output=True,
+                          text=True,
                           env=os.environ | dict(PYTHONPATH="", FASTERBENCH_CACHE=str(tmp_path)))
     counts = [int(n) for n in re.findall(r"(\d+) climbs", done.stdout)]
     assert len(counts) == 4 and all(n <= most for n, most in zip(counts, (9, 6, 1, 6))), done.stdout + done.stderr

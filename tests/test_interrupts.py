@@ -1,7 +1,8 @@
 """An exception at every line that a profile runs, and Ctrl-C at every line: everything is left as it was.
 
-Usually every eighth line of the wings core, engine and timing, at its last run of a profile; `FASTERBENCH_TESTS=all` also takes every 24th
-of the other wings, and some forty with Ctrl-C, in training steps, and at the first run of each line; once a week every second and every twelfth."""
+Usually every eighth line of the wings core, engine and timing, at its last run of a profile;
+`FASTERBENCH_TESTS=all` also takes every 24th of the other wings, and some forty with Ctrl-C, in training steps, and
+at the first run of each line; once a week every second and every twelfth."""
 import gc, os, signal, sys, threading
 
 import pytest
@@ -45,7 +46,10 @@ def look(net, optimizer):
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())
     return modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), [
-        s.now() for s in (*_thread_switches, *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned(), torch._C._is_torch_function_enabled()
+        s.now() for s in (*_thread_switches,
+                          *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get(
+        "KINETO_LOG_LEVEL"), len(_present), len(
+        _occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned(), torch._C._is_torch_function_enabled()
 
 class Lines:
     "Runs a function and acts at one of the lines of the package that it runs."
@@ -75,16 +79,19 @@ def chosen(training, first):
     profile(*setting(training))
     for n, line in enumerate(Lines().run(lambda: profile(*setting(training))).lines, start=1):
         runs[not line[0].startswith(inner)].setdefault(line, [n, n])[1] = n
-    return [sorted({n for begin, last in lines.values() for n in ((begin, last) if first else (last,))}) for lines in runs]
+    return [sorted({n for begin, last in lines.values() for n in ((begin, last) if first else (last,))})
+            for lines in runs]
 
 def fail(): raise KeyboardInterrupt
 def press_ctrl_c(): signal.raise_signal(signal.SIGINT)
 
-more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training", press_ctrl_c, False), ("forward", fail, True), ("forward", press_ctrl_c, True)]
+more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training", press_ctrl_c, False),
+        ("forward", fail, True), ("forward", press_ctrl_c, True)]
 
 # The first variant takes more lines than the others; it is in pieces, which several workers can take.
 pieces = 3
-cases = [pytest.param("forward", fail, False, piece, pieces, marks=[heavy_only("other lines")] * (piece > 0)) for piece in range(pieces)]
+cases = [pytest.param("forward", fail, False, piece, pieces, marks=[heavy_only("other lines")] * (piece > 0))
+         for piece in range(pieces)]
 
 @pytest.mark.parametrize("what,act,first,piece,pieces", cases + [(*case, 0, 1) for case in more] * heavy)
 def test_interrupted_at_every_line(what, act, first, piece, pieces):

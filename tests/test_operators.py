@@ -1,4 +1,5 @@
-"""Operators outside `aten`: each that PyTorch, torchvision and torchao register has a rule, or stands here with the reason.
+"""Operators outside `aten`: each that PyTorch, torchvision and torchao register has a rule, or stands here with the
+reason.
 
 The names come from the registry, so that an operator which a new release adds fails here until it has either."""
 import importlib, pkgutil, warnings
@@ -29,9 +30,11 @@ _boxes = "how many corners two turned boxes share is found step by step"
 _blocks = "the weight is packed in blocks of which the kernel leaves out zeros; PyTorch gives it back dense"
 reasons = {"torchvision::box_iou_rotated": _boxes, **dict.fromkeys(("sparse::qlinear", "sparse::qlinear_relu",
            "sparse::qlinear_dynamic", "sparse::qlinear_relu_dynamic"), _blocks),
-           "sparse::qlinear_prepack": "packs integers", "float8_sparse::fp8_sparse_mm": "the packed weight does not say how much it stores",
+           "sparse::qlinear_prepack": "packs integers",
+           "float8_sparse::fp8_sparse_mm": "the packed weight does not say how much it stores",
            **dict.fromkeys((f"image::{n}" for n in """decode_gif decode_image decode_jpeg decode_jpegs_cuda decode_png decode_webp
-           encode_jpeg encode_jpegs_cuda encode_png read_file write_file""".split()), "bytes of files: integers, a known zero"),
+           encode_jpeg encode_jpegs_cuda encode_png read_file write_file""".split()),
+                           "bytes of files: integers, a known zero"),
            "cplib::flex_cp_allgather": "a collective of torchao's prototype: how many ranks is not in its arguments",
            "cplib::flex_cp_allgather_backward": "as its forward"}
 
@@ -51,7 +54,7 @@ def without_rule(spaces):
     "Operators of the registry that no rule covers and that are not listed."
     found = {name: overload(name) for name in torch._C._dispatch_get_all_op_names() if name.split("::")[0] in spaces}
     ops = {name: op for name, op in found.items() if op is not None and has_tensors(op)}
-    known = lambda op: _rule_for(op_name(op)) or _is_pointwise(op, op_name(op)) or is_view(op) or is_composite(op)
+    def known(op): return _rule_for(op_name(op)) or _is_pointwise(op, op_name(op)) or is_view(op) or is_composite(op)
     return len(ops), sorted(name for name, op in ops.items() if not known(op) and op_name(op) not in reasons)
 
 def test_every_operator_of_torchvision_and_quantization_has_a_rule_or_a_reason():
@@ -72,24 +75,31 @@ def test_every_operator_of_torchao_has_a_rule_or_a_reason():
 # Higher-order operators run other operators, which are counted; these are not functions of operators that can be seen.
 _compiled = "hands compiled code to another runtime"
 higher_order_reasons = {
-    "triton_kernel_wrapper_mutation": "a kernel of the user's own", "triton_kernel_wrapper_functional": "a kernel of the user's own",
-    "inline_asm_elementwise": "assembly text", "call_torchbind": "a method of an object of C++", "aoti_call_delegate": _compiled,
+    "triton_kernel_wrapper_mutation": "a kernel of the user's own",
+    "triton_kernel_wrapper_functional": "a kernel of the user's own",
+    "inline_asm_elementwise": "assembly text", "call_torchbind": "a method of an object of C++",
+    "aoti_call_delegate": _compiled,
     "executorch_call_delegate": _compiled, "inductor_compiled_code": _compiled}
 # Those that need what a plain call cannot give them: a trace, a GPU, an exported program
-traced_only = {"auto_functionalized_v2", "flat_apply", "invoke_leaf_function", "local_map_hop", "trace_wrapped", "run_dtensor_rng_op",
-               "graphsafe_run_with_rng_state", "autograd_function_apply", "custom_function_call", "dynamo_bypassing_wrapper",
-               "wrap_activation_checkpoint", "flex_gemm", "invoke_quant_packed", "foreach_map", "auto_functionalized", "control_deps"}
+traced_only = {"auto_functionalized_v2", "flat_apply", "invoke_leaf_function", "local_map_hop", "trace_wrapped",
+               "run_dtensor_rng_op",
+               "graphsafe_run_with_rng_state", "autograd_function_apply", "custom_function_call",
+               "dynamo_bypassing_wrapper",
+               "wrap_activation_checkpoint", "flex_gemm", "invoke_quant_packed", "foreach_map", "auto_functionalized",
+               "control_deps"}
 
 aten, times = torch.ops.aten, lambda a: (a @ a,)
 graph = symbolic_trace(times)
 x, once = r(4, 4), 2*4*4*4
-def called(name, *args, **kwargs): return lambda a: _higher_order_ops[name](*[a if v is x else v for v in args], **kwargs)
+def called(name, *args, **kwargs):
+    return lambda a: _higher_order_ops[name](*[a if v is x else v for v in args], **kwargs)
 higher_order = {
     "cond": (lambda a: torch.cond(torch.tensor(True), lambda b: b @ b, torch.sin, (a,)), once),
     "switch": (called("switch", torch.tensor(0), (times, times), (x,)), once),
     "map_impl": (called("map_impl", lambda row: (row * 2,), (x,), ()), 16),
     "scan": (lambda a: _higher_order_ops["scan"](lambda c, row: (c + row, c * row), (a[0],), (a,), ()), 2*16),
-    "while_loop": (lambda a: _higher_order_ops["while_loop"](lambda i, b: i < 3, lambda i, b: (i + 1, b @ b), (torch.tensor(0), a), ()), 3*once),
+    "while_loop": (lambda a: _higher_order_ops["while_loop"](
+        lambda i, b: i < 3, lambda i, b: (i + 1, b @ b), (torch.tensor(0), a), ()), 3*once),
     "while_loop_stack_output": (lambda a: _higher_order_ops["while_loop_stack_output"](
         lambda i, b: i < 3, lambda i, b: (i + 1, b @ b), (torch.tensor(0), a), ()), 3*once),
     "associative_scan": (lambda a: _higher_order_ops["associative_scan"](lambda p, q: (p + q,), (a,), ()), 16),
@@ -138,26 +148,32 @@ def backward_of(f, *sample):
     (lambda x, b: torchvision.ops.ps_roi_align(x, b, 2), 2*4*(8*16 + 1), 4 + 20 + 2*4*4)])
 def test_backward_of_regions(f, flops, read):
     call = backward_of(f, picture.detach().clone(), box)
-    assert call.flops == flops and sum(t.bytes for t in call.reads) == read and sum(t.bytes for t in call.writes) == 4*8*16*16
+    assert (call.flops == flops and sum(t.bytes for t in call.reads) == read
+            and sum(t.bytes for t in call.writes) == 4*8*16*16)
 
 @pytest.mark.parametrize("masked", [False, True])
 def test_backward_of_a_deformable_convolution(masked):
     offset, weight, mask = r(1, 18, 14, 14), r(4, 8, 3, 3), r(1, 9, 14, 14) if masked else None
-    forward = count_work(Call(lambda *a: torchvision.ops.deform_conv2d(*a, mask=mask)), (picture.detach(), offset, weight))
+    forward = count_work(Call(lambda *a: torchvision.ops.deform_conv2d(*a, mask=mask)),
+                         (picture.detach(), offset, weight))
     taps, once = 14*14*8*9, 2*4*14*14*8*9
     # 4 neighbours of 2 FLOPs each, and the mask; a bias
     assert (forward.flops, forward.contraction_flops) == (once + (8 + masked)*taps + 4*14*14, once)
-    call = backward_of(lambda x, o, w: torchvision.ops.deform_conv2d(x, o, w, mask=mask), picture.detach().clone(), offset, weight.requires_grad_())
+    call = backward_of(lambda x, o, w: torchvision.ops.deform_conv2d(x, o, w, mask=mask), picture.detach().clone(),
+                       offset, weight.requires_grad_())
     # sampled, spread, two offsets of 7 each; six for the mask
     assert (call.flops, call.contraction_flops) == (2*once + (8 + 8 + 14 + 6*masked)*taps + 4*14*14, 2*once)
 
 @heavy_only("a detector of torchvision")
 def test_the_step_of_a_detector_is_known():
-    detector = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(weights=None, weights_backbone=None, num_classes=3)
+    detector = torchvision.models.detection.fasterrcnn_mobilenet_v3_large_320_fpn(
+        weights=None, weights_backbone=None, num_classes=3)
     target = dict(boxes=torch.tensor([[5., 5, 40, 40]]), labels=torch.tensor([1]))
-    work = count_work(detector, ([torch.rand(3, 64, 64)], [target]), backward=True, loss=lambda losses: sum(losses.values()))
+    work = count_work(detector, ([torch.rand(3, 64, 64)], [target]), backward=True,
+                      loss=lambda losses: sum(losses.values()))
     assert work.unknown_ops == {} and any("_roi_align_backward" in c.operator for c in work.trace)
 
 def test_regions_without_data_are_unknown():
-    work = count_work(Call(lambda x, b: torchvision.ops.roi_align(x, b, 3)), (picture.detach().to("meta"), box.to("meta")))
+    work = count_work(Call(lambda x, b: torchvision.ops.roi_align(x, b, 3)),
+                      (picture.detach().to("meta"), box.to("meta")))
     assert work.unknown_ops == {"torchvision::roi_align": 1}

@@ -1,5 +1,5 @@
-"""Several ranks profile one model together: DDP, FSDP2 and tensor parallel over gloo, the command line under torchrun, and
-ranks that are killed, that raise, and that hang."""
+"""Several ranks profile one model together: DDP, FSDP2 and tensor parallel over gloo, the command line under
+torchrun, and ranks that are killed, that raise, and that hang."""
 import json, os, signal, subprocess, sys, textwrap, time
 from pathlib import Path
 
@@ -43,9 +43,11 @@ def say(*words):
 '''
 
 def launch(code, tmp_path, n=2, limit="60", check=True):
-    """Run `code` in each rank; what each wrote to stdout and stderr, and how long it took, s. Nothing runs any more afterwards.
+    """Run `code` in each rank; what each wrote to stdout and stderr, and how long it took, s. Nothing runs any more
+    afterwards.
 
-    A rank that is only late on a busy machine is within the limit: it is short only where the test waits for its end."""
+    A rank that is only late on a busy machine is within the limit: it is short only where the test waits for its
+    end."""
     start = time.monotonic()
     done = ranks(setup + code, n, tmp_path, FASTERBENCH_TIMEOUT=limit, FASTERBENCH_CACHE=str(tmp_path/"cache"))
     if check: assert not any(d.returncode for d in done), [d.stderr[-1500:] for d in done]
@@ -109,7 +111,8 @@ print("OUT" + json.dumps(len(calls)))
     return (json.loads(out.split("OUT")[1]) for out, _ in outs)
 
 def test_one_rank_that_saw_a_long_run_does_not_run_alone(tmp_path):
-    "A rank that has seen a run of another length times its operators in more of them; where the others do not, its collectives wait for ever."
+    """A rank that has seen a run of another length times its operators in more of them; where the others do not,
+    its collectives wait for ever."""
     first, second = calls_of_two(tmp_path, 8, """
 import fasterbench.analysis.measure as measure
 measure._has_longer_runs = lambda seconds: rank == 0
@@ -140,8 +143,10 @@ def test_every_rank_profiles_and_leaves_the_model_as_it_was(two, kind):
     for found in two:
         own = found[kind]
         assert own["same"] and own["unknown"] == {} and own["ops"] > 5
-        assert abs(own["sum"] / own["total"] - 1) < 1e-9                        # rows, waiting and overhead are all rows
-        assert 0.2 < own["ratio"] < 5                                           # two ranks beside other tests: the benchmark has the figure
+        # rows, waiting and overhead are all rows
+        assert abs(own["sum"] / own["total"] - 1) < 1e-9
+        # two ranks beside other tests: the benchmark has the figure
+        assert 0.2 < own["ratio"] < 5
     assert all(found[kind]["steps"] >= 3 for found in two)           # those that nothing disturbed, on each rank
 
 @pytest.mark.parametrize("kind", ["ddp", "fsdp", "tensor"])
@@ -150,10 +155,12 @@ def test_waiting_is_a_row(two, kind):
         own = found[kind]
         waiting = [r for r in own["rows"] if r[0] == "(communication)"]
         assert waiting and {r[2] for r in waiting} <= {"forward", "backward", "update"}
-        assert abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9 and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9)
+        assert (abs(sum(r[3] for r in waiting) / own["exposed"] - 1) < 1e-9
+                and 0 < own["exposed"] <= own["communication"] * (1 + 1e-9))
 
 def test_what_ddp_does_at_the_end_of_a_backward_is_its_own(two):
-    "It copies 99 392 reduced gradients out of its buckets, of 64·256 + 256, 256 + 256, 256·256 + 256 and 256·64 + 64 parameters."
+    """It copies 99 392 reduced gradients out of its buckets, of 64·256 + 256, 256 + 256, 256·256 + 256 and 256·64 +
+    64 parameters."""
     rows = {(p["name"], p["type"]): p for p in two[0]["ddp"]["gathered"]["points"] if p["phase"] == "backward"}
     assert rows["", "DistributedDataParallel"]["bytes_moved"] == 2 * 4 * 99_392
     ops = [(o["name"], o["operator"]) for o in two[0]["ddp"]["gathered"]["ops"] if o["phase"] == "backward"]
@@ -162,7 +169,8 @@ def test_what_ddp_does_at_the_end_of_a_backward_is_its_own(two):
 def test_results_are_gathered_on_rank_0(two):
     for kind in names.split():
         assert two[1][kind]["gathered"] is None
-        rows, each = two[0][kind]["gathered"]["points"], [{tuple(r[:3]): r[3] for r in found[kind]["rows"]} for found in two]
+        rows, each = (two[0][kind]["gathered"]["points"],
+                      [{tuple(r[:3]): r[3] for r in found[kind]["rows"]} for found in two])
         for p in rows:
             key = p["name"], p["type"], p["phase"]
             want = [[i, own[key]] for i, own in enumerate(each) if key in own]
@@ -187,11 +195,13 @@ all_ranks = RooflineAnalyzer(model, x, peaks).profile(steps=2, warmup=0, backwar
 print(found, files, all_ranks and [len(p.ranks) for p in all_ranks][:3])
 '''
     outs, _ = launch(code, tmp_path, n=4)
-    assert [out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"] + ["[1000000000.0, 1000000000.0] 1 None"] * 3
+    assert ([out.strip() for out, _ in outs] == ["[1000000000.0, 1000000000.0] 1 [4, 4, 4]"]
+            + ["[1000000000.0, 1000000000.0] 1 None"] * 3)
 
 def test_a_pipeline_says_that_the_ranks_differ(two):
     found = two[0]["pipeline"]
-    assert len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0] and {"front", "back"} <= set(found["rows"])
+    assert (len(found["notes"]) == 1 and "rank 0: front; rank 1: back" in found["notes"][0]
+            and {"front", "back"} <= set(found["rows"]))
     assert two[1]["pipeline"] is None
 
 # ---- one process
@@ -228,50 +238,69 @@ say("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after[1
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
-    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path, check=False)
-    assert "RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0] and outs[1][0] == "", outs
+    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path,
+                           check=False)
+    assert ("RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0]
+            and outs[1][0] == ""), outs
     assert seconds < 150                                # the group itself waits 300 s
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
-    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults + "said(0)\nos._exit(0)\n", tmp_path, limit="12", check=False)
+    outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults
+                           + "said(0)\nos._exit(0)\n", tmp_path, limit="12", check=False)
     assert outs[1][0].startswith("ValueError | no more data") and "same True" in outs[1][0]
-    assert outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data") and "same True" in outs[0][0], outs[0]
+    assert (outs[0][0].startswith("RankError | rank 1 failed: ValueError: no more data")
+            and "same True" in outs[0][0]), outs[0]
     assert seconds < 150
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
-    outs, seconds = launch("fault = lambda: said(0) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path, limit="12", check=False)
+    outs, seconds = launch("fault = lambda: said(0) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path,
+                           limit="12", check=False)
     text = outs[0][0]
-    assert text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 12 s" in text and "same True" in text, outs[0]
+    assert (text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 12 s" in text
+            and "same True" in text), outs[0]
     assert float(text.split("|")[2].split()[0]) < 150
 
 def errors(code, tmp_path, n, limit="60"):
     "Return the exit of each rank, and the time until then, s. Each lives until all have left: rank 0 keeps the store."
-    outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n" + textwrap.indent(code, "    ")
+    outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n"
+                     + textwrap.indent(code, "    ")
                      + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
-                     "say(json.dumps([error, time.monotonic() - start]))\nsaid(*range(world))\nos._exit(0)\n", tmp_path, n, limit=limit)
+                     "say(json.dumps([error, time.monotonic() - start]))\nsaid(*range(world))\nos._exit(0)\n",
+                     tmp_path, n, limit=limit)
     return zip(*(json.loads(out) for out, _ in outs))
 
 def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
     "Other settings; and a rank whose model sends nothing, which gathers while the others profile together."
-    (one, two), seconds = errors("RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
-    assert one == two == ("RankError: the ranks are out of step: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model that communicates, "
-                          "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates")
+    (one, two), seconds = errors(
+        "RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
+    assert (one == two == (
+        "RankError: the ranks are out of step: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model "
+        "that communicates, "
+                           "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates"))
     assert max(seconds) < 45
-    (one, two), _ = errors("m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path, 2)
-    assert one == two and one.endswith("rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()")
+    (one, two), _ = errors(
+        "m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path,
+        2)
+    assert (one == two and one.endswith(
+        "rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()"))
 
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
-    (one, two), _ = errors("if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2, limit="5")
-    assert two is None and one == ("RankError: rank 1 did not reach profile(warmup=1, steps=4, backward=False) of a model that communicates within 5 s; "
-                                   "every rank has to")
+    (one, two), _ = errors(
+        "if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2,
+        limit="5")
+    assert (two is None and one == (
+        "RankError: rank 1 did not reach profile(warmup=1, steps=4, backward=False) of a model that communicates "
+        "within 5 s; "
+                                    "every rank has to"))
 
 def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
     "Without torchrun rank 0 keeps it: the others cannot be told anything, and say that."
-    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
+    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
+                     + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
     assert outs[1][0].startswith("RankError | the store of the job is gone") and "same True" in outs[1][0], outs
 
 def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
@@ -294,7 +323,8 @@ print(found)
 def torchrun(folder, *args):
     "The command in two ranks, as a shell starts it."
     env = os.environ | dict(OMP_NUM_THREADS="1", PYTHONPATH=str(root), FASTERBENCH_TIMEOUT="60")
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m", "fasterbench", "roofline", *args]
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "-m",
+               "fasterbench", "roofline", *args]
     return subprocess.Popen(command, cwd=folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 model_file = '''
@@ -311,18 +341,22 @@ def make(): return Net(), torch.randn(32, 64)
 @pytest.fixture
 def folder(tmp_path):
     (tmp_path/"net.py").write_text(model_file)
-    (tmp_path/"roofs.json").write_text(json.dumps(dict(schema="fasterbench.peaks", version=1, peak_flops=1e11, peak_bandwidth=2e10)))
+    (tmp_path/"roofs.json").write_text(json.dumps(dict(
+        schema="fasterbench.peaks", version=1, peak_flops=1e11, peak_bandwidth=2e10)))
     return tmp_path
 
-arguments = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--steps", "10", "--html", "out.html")
+arguments = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "out.json", "--steps", "10", "--html",
+             "out.html")
 
 def check_output(folder, out, err, n):
     "One table, one report and one file, of `n` ranks."
     assert out.count("=== Roofline") == 1 and err.count("wrote out.json") == 1
     saved = json.loads((folder/"out.json").read_text())
-    assert len(saved["points"][0]["ranks"]) == (n if n > 1 else 0) and any(p["name"] == "(communication)" for p in saved["points"]) == (n > 1)
+    assert (len(saved["points"][0]["ranks"]) == (n if n > 1 else 0)
+            and any(p["name"] == "(communication)" for p in saved["points"]) == (n > 1))
     assert (folder/"out.html").stat().st_size > 100_000
-    assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "out.html", "out.json", "roofs.json"]
+    assert (sorted(p.name for p in folder.iterdir() if p.name != "__pycache__")
+            == ["net.py", "out.html", "out.json", "roofs.json"])
 
 @heavy_only("three processes")
 def test_the_same_command_line_with_one_and_two_ranks(folder):
@@ -336,7 +370,8 @@ def test_the_same_command_line_with_one_and_two_ranks(folder):
 
 @heavy_only("starts torchrun and measures a network")
 def test_the_network_beside_the_roofs(folder):
-    "The same command line under torchrun: `--network` measures it; the roofs that were given stay, and the waiting has a least time. One process is told what to start."
+    """The same command line under torchrun: `--network` measures it; the roofs that were given stay, and the
+    waiting has a least time. One process is told what to start."""
     job = torchrun(folder, *arguments, "--network")
     out, err = job.communicate(timeout=patience_s)
     assert job.returncode == 0, err[-2000:]
@@ -350,23 +385,27 @@ def test_the_network_beside_the_roofs(folder):
     assert waiting.bound == "network" and waiting.network_s == pytest.approx(roof.time_of(gradients))
     for more in ({}, dict(WORLD_SIZE="2")):
         done = python(command_line("roofline", *arguments, "--network"), folder, env=os.environ | more)
-        assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench roofline MODEL --network" in done.stderr
+        assert (done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench roofline MODEL --network"
+                in done.stderr)
 
 def test_a_wrong_argument_is_said_once(folder):
     done = ranks(command_line("roofline", "net.py:absent"), cwd=folder)
-    assert [bool(d.returncode) for d in done] == [True, True] and "".join(d.stderr for d in done).count("has no callable 'absent'") == 1
+    assert ([bool(d.returncode) for d in done] == [True, True]
+            and "".join(d.stderr for d in done).count("has no callable 'absent'") == 1)
 
 @heavy_only("starts torchrun")
 def test_a_killed_rank_ends_the_command(folder):
     "Every process has ended seconds later, and no file is half written."
-    job = torchrun(folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks", "roofs.json")
+    job = torchrun(folder, "net.py:make", "--backward", "--json", "out.json", "--steps", "100000", "--peaks",
+                   "roofs.json")
     try:
         end, started = time.monotonic() + patience_s, []
         while len(started) < 2 and time.monotonic() < end: started = children(job.pid); time.sleep(0.2)
         time.sleep(6)                                               # in the middle of the profile
         assert len(started) == 2 and job.poll() is None
         os.kill(started[1], signal.SIGKILL)
-        job.communicate(timeout=300)                                # `patience_s` would hide a group that waits for its limit
+        # `patience_s` would hide a group that waits for its limit
+        job.communicate(timeout=300)
         assert job.returncode != 0 and not any(alive(r) for r in started)
         assert sorted(p.name for p in folder.iterdir() if p.name != "__pycache__") == ["net.py", "roofs.json"]
     finally: job.kill()

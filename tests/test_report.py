@@ -16,9 +16,11 @@ from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.views.peaks_page import PeaksView
 
 traces = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))/"data/traces"
-resnet50 = root/"tests/data/resnet50.json"      # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
+# measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
+resnet50 = root/"tests/data/resnet50.json"
 evil = "</script><script>alert(1)</script>"
-kernel = "void at::native::vectorized_elementwise_kernel<4, " + "at::native::CUDAFunctor_add<float>, " * 7 + "std::array<char*, 3>>"
+kernel = ("void at::native::vectorized_elementwise_kernel<4, " + "at::native::CUDAFunctor_add<float>, " * 7
+          + "std::array<char*, 3>>")
 
 def until(found, seconds=120):
     "Wait until `found()` gives something, and return it."
@@ -36,7 +38,9 @@ def view(browser, width, height):
     "A window of this size, in CSS px, with charts and labels in place for it."
     size = dict(width=width, height=height, deviceScaleFactor=1, mobile=False)
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
-    until(lambda: browser.execute_script("return innerWidth === arguments[0] && (!document.body.dataset.ready || document.body.dataset.size === [...arguments].join('x'))", width, height))
+    until(lambda: browser.execute_script(
+        "return innerWidth === arguments[0] && (!document.body.dataset.ready || document.body.dataset.size === "
+        "[...arguments].join('x'))", width, height))
 
 def opened(browser, path, width=1440, height=900, dark=False, tab="modules", state="fold=0"):
     "The page, drawn; what the console said and what was requested meanwhile."
@@ -47,27 +51,37 @@ def opened(browser, path, width=1440, height=900, dark=False, tab="modules", sta
     for log in ("browser", "performance"): browser.get_log(log)
     browser.get(path.as_uri() + ("#" + state if state else ""))
     ready(browser, tab)
-    until(lambda: browser.execute_script("return innerWidth === arguments[0] && document.body.dataset.size === [...arguments].join('x')", width, height))
+    until(lambda: browser.execute_script(
+        "return innerWidth === arguments[0] && document.body.dataset.size === [...arguments].join('x')", width,
+        height))
     events = [json.loads(e["message"])["message"] for e in browser.get_log("performance")]
-    return browser.get_log("browser"), [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    return (browser.get_log("browser"), [e["params"]["request"]["url"] for e in events
+                                         if e["method"] == "Network.requestWillBeSent"])
 
-def inside(requests): return requests and all(url.startswith(("file:", "data:", "blob:", "about:")) for url in requests)
+def inside(requests):
+    return requests and all(url.startswith(("file:", "data:", "blob:", "about:")) for url in requests)
 
 def on_charts(browser):
     "The rows that have a marker or a bar, chart by chart."
     script = "return charts.map(c => [...new Set(c.data.flatMap(t => t.customdata ?? []))].sort((a, b) => a - b))"
     return browser.execute_script(script)
-def lines(browser): return browser.execute_script("return [...document.querySelectorAll('#table tbody tr[data-index]')].map(e => Number(e.dataset.index))")
+def lines(browser):
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#table tbody tr[data-index]')].map(e => Number(e.dataset.index))")
 def in_table(browser): return sorted(lines(browser))
 def column(browser, field):
     "The texts of a column of the table."
-    script = "return [...document.querySelectorAll(`#table td.field-${arguments[0]}`)].map(e => (e.querySelector('[title]')?.title || e.textContent)"
+    script = (
+        "return [...document.querySelectorAll(`#table td.field-${arguments[0]}`)].map(e => "
+        "(e.querySelector('[title]')?.title || e.textContent)")
     return browser.execute_script(script + " + (e.querySelector('.count')?.textContent ?? ''))", field)
 
 def put(browser, id, value):
     "Set a filter as a user does: its value, and the event that says so."
     if browser.execute_script("return data.filters.some(f => f.field === arguments[0])", id): id = f"filter-{id}"
-    browser.execute_script("const e = document.getElementById(arguments[0]); e[e.type === 'checkbox' ? 'checked' : 'value'] = arguments[1];"
+    browser.execute_script(
+        "const e = document.getElementById(arguments[0]); e[e.type === 'checkbox' ? 'checked' : 'value'] = "
+        "arguments[1];"
                            "e.dispatchEvent(new Event('input', {bubbles: true}))", id, value)
 
 def go_to(browser, tab):
@@ -78,15 +92,20 @@ def line(browser, index): return browser.find_element("css selector", f"#table t
 def press(browser, index): browser.execute_script("arguments[0].click()", line(browser, index))
 def box(browser, selector):
     "Left, top, right and bottom of what a selector finds first, px."
-    return browser.execute_script("const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom]", selector)
-def press_marker(browser, index): browser.execute_script("charts[0].emit('plotly_click', {points: [{customdata: arguments[0]}]})", index)
+    return browser.execute_script(
+        "const b = document.querySelector(arguments[0]).getBoundingClientRect(); return [b.left, b.top, b.right, "
+        "b.bottom]", selector)
+def press_marker(browser, index):
+    browser.execute_script("charts[0].emit('plotly_click', {points: [{customdata: arguments[0]}]})", index)
 
 def ringed(browser):
     "The rows whose markers are ringed: those at the places of the rings."
     return browser.execute_script("""
         const c = charts[0], rings = c.data.filter(t => t.name === 'chosen').flatMap(t => t.x.map((x, i) => `${t.xaxis} ${x} ${t.y[i]}`))
         return [...new Set(c.data.flatMap(t => (t.customdata ?? []).filter((_, i) => rings.includes(`${t.xaxis} ${t.x[i]} ${t.y[i]}`))))]""")
-def chosen(browser): return browser.execute_script("return [...document.querySelectorAll('#table tr.chosen')].map(e => Number(e.dataset.index))")
+def chosen(browser):
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#table tr.chosen')].map(e => Number(e.dataset.index))")
 
 def both_on_screen(browser, index):
     "Return whether the line of a row and its ring can be seen."
@@ -150,19 +169,23 @@ def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, share=0.2, **more):
 def training_step():
     "A model, the layer in it and its loss, by hand."
     slots = [("fc", "backward"), ("fc", "forward"), ("", "forward"), ("(loss)", "forward"), ("(optimizer)", "update")]
-    return Result([row(name, 1e-3 / k, name or "Net", phase=phase) for k, (name, phase) in enumerate(slots, 1)], paper, model="Net")
+    return Result([row(name, 1e-3 / k, name or "Net", phase=phase) for k, (name, phase) in enumerate(slots, 1)],
+                  paper, model="Net")
 
 def repeated_blocks():
     "Four equal blocks of two layers, and a head."
-    blocks = [row(f"layers.{i}.{name}", t * (1 + i / 100), flops=f) for name, t, f in (("up", 4e-3, 2e8), ("down", 2e-3, 3e8)) for i in range(4)]
+    blocks = [row(f"layers.{i}.{name}", t * (1 + i / 100), flops=f)
+              for name, t, f in (("up", 4e-3, 2e8), ("down", 2e-3, 3e8)) for i in range(4)]
     return Result([*blocks, row("head", 1e-3, flops=5e7)], paper, model="Net")
 
 def with_levels():
     "Kernels whose bytes were counted level by level, as Nsight Compute gives them."
     levels = (MemoryLevel("L1", 128 << 10, 1e13), MemoryLevel("L2", 40 << 20, 4e12), MemoryLevel("DRAM", None, 1e12))
     peaks = HardwarePeaks(2e13, 1e12, device="cuda", levels=levels, environment=dict(device_name="a GPU"))
-    kernel = lambda name, time, flops, *served: place(Row(name, name.partition("<")[0], flops, sum(served), time, bytes_by_level=served, category=name[:4]),
-                                                      peaks, share=time / 1e-3, source="counters")
+    def kernel(name, time, flops, *served):
+        return place(Row(name, name.partition("<")[0], flops, sum(served), time, bytes_by_level=served,
+                         category=name[:4]),
+                     peaks, share=time / 1e-3, source="counters")
     rows = [kernel("gemm<float>", 5e-4, 6e9, 3e8, 1e8, 4e7), kernel("softmax<float>", 2e-4, 2e8, 2e7, 3e7, 1e8),
             kernel("copy<float>", 2e-4, 0, 0, 0, 1.6e8), kernel("relu<float>", 1e-4, 1e7, 0, 2e7, 6e7)]
     return Result(rows, peaks, model="kernels.exe", environment=dict(device_name="a GPU", tool="Nsight Compute"))
@@ -170,18 +193,22 @@ def with_levels():
 def two_results():
     "One row is faster, one slower, one as it was, one new."
     timed = partial(row, time_iqr_s=1e-5)
-    before = [timed("a", 4e-3), timed("b", 3e-3, flops=1e8), timed("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), timed("old", 1e-3, flops=5e8)]
-    after = [timed("a", 2e-3), timed("b", 6e-3, flops=1e8), timed("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), timed("new", 1e-3, flops=4e8)]
+    before = [timed("a", 4e-3), timed("b", 3e-3, flops=1e8),
+              timed("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"), timed("old", 1e-3, flops=5e8)]
+    after = [timed("a", 2e-3), timed("b", 6e-3, flops=1e8), timed("c", 2e-3, "ReLU", 1e6, 1e7, category="activation"),
+             timed("new", 1e-3, flops=4e8)]
     return Result(before, paper, model="Net"), Result(after, paper, model="Net")
 
 def measured_peaks():
-    return HardwarePeaks(2e11, 7e10, levels=(MemoryLevel("L2", 2 << 20, 9e11), MemoryLevel("DRAM", None, 7e10)), ceilings=(Ceiling("float32", 2e11),),
+    return HardwarePeaks(2e11, 7e10, levels=(MemoryLevel("L2", 2 << 20, 9e11), MemoryLevel("DRAM", None, 7e10)),
+                         ceilings=(Ceiling("float32", 2e11),),
                          sweep=(("copy", 1 << 20, 5e11), ("read", 1 << 20, 3e11), ("copy", 1 << 28, 5e10)),
                          trials=(("float32", "matmul 512×512×512", 2.7e8, 2e11),))
 
 def all_pages(folder):
     from_json(resnet50).to_html(folder/"report.html")
-    for name, result in dict(step=training_step(), blocks=repeated_blocks(), levels=with_levels()).items(): result.to_html(folder/f"{name}.html")
+    for name, result in dict(step=training_step(), blocks=repeated_blocks(), levels=with_levels()).items():
+        result.to_html(folder/f"{name}.html")
     compare(*two_results()).to_html(folder/"pair.html")
     compare(*two_results(), two_results()[0]).to_html(folder/"series.html")
     (folder/"peaks.html").write_text(PeaksView(measured_peaks()).render(), encoding="utf-8")
@@ -205,7 +232,8 @@ def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, n
     path, tab = pages[name]
     console, requests = opened(chrome, path, tab=tab, state="")
     assert console == [] and inside(requests) and path.stat().st_size <= 6e6
-    assert lines(chrome) and chrome.find_element("id", "shown").text.startswith(f"{chrome.execute_script('return rows.length')} of")
+    assert (lines(chrome) and chrome.find_element(
+        "id", "shown").text.startswith(f"{chrome.execute_script('return rows.length')} of"))
 
 @more
 @here_on("step")
@@ -215,16 +243,22 @@ def test_every_filter_acts_on_charts_table_and_sum(chrome, pages, name):
     opened(chrome, path, tab=tab)
     tried = 0
     for field in chrome.execute_script("return data.filters.map(f => f.field)"):
-        for value in chrome.execute_script("return [...document.getElementById('filter-' + arguments[0]).options].map(o => o.value).filter(v => v)", field):
+        for value in chrome.execute_script(
+            "return [...document.getElementById('filter-' + arguments[0]).options].map(o => o.value).filter(v => v)",
+            field):
             put(chrome, field, value)
-            wanted = chrome.execute_script("return rows.filter(r => arguments[1].startsWith('not ') ? r[arguments[0]] !== arguments[1].slice(4) : r[arguments[0]] === arguments[1])"
+            wanted = chrome.execute_script(
+                "return rows.filter(r => arguments[1].startsWith('not ') ? r[arguments[0]] !== arguments[1].slice(4) "
+                ": r[arguments[0]] === arguments[1])"
                                            ".map(r => r.index)", field, value)
-            assert wanted and in_table(chrome) == wanted and all(set(c) <= set(wanted) for c in on_charts(chrome)), (field, value)
+            assert (wanted and in_table(chrome) == wanted
+                    and all(set(c) <= set(wanted) for c in on_charts(chrome))), (field, value)
             assert chrome.find_element("id", "shown").text.startswith(f"{len(wanted)} of ")
             tried += 1
         put(chrome, field, "")
     put(chrome, "text", "no such row")
-    assert lines(chrome) == [] and all(c == [] for c in on_charts(chrome)) and tried >= 1 and chrome.get_log("browser") == []
+    assert (lines(chrome) == [] and all(c == [] for c in on_charts(chrome)) and tried >= 1
+            and chrome.get_log("browser") == [])
 
 @heavy_only("seconds in a browser")
 @here_on("step")
@@ -237,13 +271,16 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
             .map(boxes => [Math.min(...boxes.map(b => b.width)), Math.min(...boxes.map(b => b.height))])""")
     before = sizes()
     view(chrome, 1300, 900)
-    assert chrome.execute_script("return document.body.dataset.size") == "1300x900"          # labels are in place for it
+    # labels are in place for it
+    assert chrome.execute_script("return document.body.dataset.size") == "1300x900"
     assert all(abs(h - old) < 40 for (_, h), (_, old) in zip(sizes(), before)) and sizes()[0][0] < before[0][0]
     for width, height in ((390, 844), (844, 390), (1024, 768)):
         view(chrome, width, height)
         assert all(h >= 70 and 200 <= w <= width for w, h in sizes()), (width, height, sizes())
-        frame = chrome.execute_script("return ['#chart', '#chart .main-svg'].map(s => document.querySelector(s).getBoundingClientRect().height)")
-        assert abs(frame[0] - frame[1]) <= 2, (width, height, frame)              # the drawing fills its frame, and no more
+        frame = chrome.execute_script(
+            "return ['#chart', '#chart .main-svg'].map(s => document.querySelector(s).getBoundingClientRect().height)")
+        # the drawing fills its frame, and no more
+        assert abs(frame[0] - frame[1]) <= 2, (width, height, frame)
         assert chrome.execute_script("return document.documentElement.scrollWidth") <= width
     view(chrome, 1440, 900)
     assert all(abs(a - b) <= 2 for old, new in zip(before, sizes()) for a, b in zip(old, new))
@@ -259,11 +296,13 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
     for size in ((1440, 900), (390, 844), *[(1024, 768), (844, 390)] * nightly):
         view(chrome, *size)
         chrome.execute_script("scrollTo(0, 0)")
-        for index, by in ((marked[-1], press), (marked[0], press_marker), (marked[len(marked) // 2], press), (marked[-1], press_marker)):
+        for index, by in ((marked[-1], press), (marked[0], press_marker), (marked[len(marked) // 2], press),
+                          (marked[-1], press_marker)):
             by(chrome, index)
             assert chosen(chrome) == [index] and index in ringed(chrome), (size, index, by)
             try: until(lambda: both_on_screen(chrome, index) == [True, True])
-            except AssertionError: raise AssertionError((size, index, by.__name__, both_on_screen(chrome, index))) from None
+            except AssertionError:
+                raise AssertionError((size, index, by.__name__, both_on_screen(chrome, index))) from None
     put(chrome, "text", "")
     assert chosen(chrome) == [marked[-1]] and chrome.get_log("browser") == []
 
@@ -283,8 +322,10 @@ def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
             assert in_table(chrome) == wanted and on_charts(chrome) == [wanted, wanted], (field, value)
             tried += 1
         put(chrome, field, "")
-    for text, regex, wanted in (("Layer4", False, frame.name.str.contains("layer4")), (r"^layer[12]\.0", True, frame.name.str.match(r"layer[12]\.0")),
-                                ("batchnorm", False, frame.type.str.contains("BatchNorm") | frame.operator.str.contains("batch_?norm"))):
+    for text, regex, wanted in ((("Layer4", False, frame.name.str.contains("layer4")),
+                                 (r"^layer[12]\.0", True, frame.name.str.match(r"layer[12]\.0")),
+                                 ("batchnorm", False, frame.type.str.contains("BatchNorm")
+                                  | frame.operator.str.contains("batch_?norm")))):
         put(chrome, "regex", regex); put(chrome, "text", text)
         wanted = frame[wanted].index.tolist()
         assert wanted and in_table(chrome) == wanted and on_charts(chrome) == [wanted, wanted] and tried >= 9, text
@@ -298,7 +339,8 @@ def test_first_screen_answers(chrome, report):
     for selector in (".lead", "#division", "#chart", "#scroller"):
         left, top, right, bottom = box(chrome, selector)
         assert 0 <= left < right <= 1440 and 0 <= top < bottom <= 900, selector
-    assert box(chrome, "#chart")[2] <= box(chrome, "#scroller")[0] and abs(box(chrome, "#legend")[1] - box(chrome, ".right")[1]) < 5
+    assert (box(chrome, "#chart")[2] <= box(chrome, "#scroller")[0]
+            and abs(box(chrome, "#legend")[1] - box(chrome, ".right")[1]) < 5)
     for field in ("name", "type", "time_s", "share", "bound", "utilization_pct", "potential_s"):
         left, top, right, bottom = box(chrome, f"th.field-{field}")
         assert right <= box(chrome, "#scroller")[2] + 1 and bottom <= 900, field
@@ -310,10 +352,12 @@ def test_the_division_sums_to_the_whole(chrome, report):
     opened(chrome, report)
     parts = chrome.execute_script("return data.division.map(d => [d.label, d.seconds])")
     saved = from_json(resnet50)
-    assert sum(s for _, s in parts) == pytest.approx(saved.timing.end_to_end_s, rel=0.03)       # parts below zero have no place on a bar
+    # parts below zero have no place on a bar
+    assert sum(s for _, s in parts) == pytest.approx(saved.timing.end_to_end_s, rel=0.03)
     assert {"compute", "memory", "lost below the roof"} <= {label for label, _ in parts}
     lengths = "return [...document.querySelectorAll('.segment')].map(e => e.getBoundingClientRect().width)"
-    whole, total = chrome.execute_script("return document.getElementById('division').clientWidth"), sum(s for _, s in parts)
+    whole, total = (chrome.execute_script("return document.getElementById('division').clientWidth"),
+                    sum(s for _, s in parts))
     assert chrome.execute_script(lengths) == pytest.approx([whole * s / total for _, s in parts], abs=0.5)
 
 @more
@@ -324,8 +368,11 @@ def test_the_bar_has_the_terms_of_the_equation(chrome, report):
     labels = chrome.execute_script("return data.division.map(d => d.label)")
     places = [lead[1].index(label) for label in labels]
     assert lead[1].startswith("35.20 ms = ") and places == sorted(places) and lead[2].startswith("roofs: ")
-    painted = chrome.execute_script("return [...document.querySelectorAll('.segment')].map(e => [e.className, getComputedStyle(e).backgroundColor])")
-    assert all(luminance(color) < 0.12 for name, color in painted if "above" in name or "outside" in name) and len(painted) == len(labels)
+    painted = chrome.execute_script(
+        "return [...document.querySelectorAll('.segment')].map(e => [e.className, "
+        "getComputedStyle(e).backgroundColor])")
+    assert (all(luminance(color) < 0.12 for name, color in painted if "above" in name or "outside" in name)
+            and len(painted) == len(labels))
 
 @more
 def test_phases_of_a_training_step(chrome, pages):
@@ -347,7 +394,8 @@ def test_the_root_of_a_model_has_a_name_to_read_and_to_find(chrome, pages):
 def test_repeated_blocks_fold_into_a_tree(chrome, pages):
     "A folded row has one marker; opened, its rows stand below it, each with its own."
     opened(chrome, pages["blocks"][0], state="fold=1")
-    assert column(chrome, "name") == ["layers.*.up ×4", "layers.*.down ×4", "head"] and on_charts(chrome)[0] == [8, 9, 10]
+    assert (column(chrome, "name") == ["layers.*.up ×4", "layers.*.down ×4", "head"]
+            and on_charts(chrome)[0] == [8, 9, 10])
     assert column(chrome, "time_s")[0] == format_si(4e-3 * 4.06, "s")          # 4 + 4.04 + 4.08 + 4.12 ms
     chrome.execute_script("document.querySelector('tr.group .fold').click()")
     assert column(chrome, "name")[:5] == ["layers.*.up ×4", "layers.3.up", "layers.2.up", "layers.1.up", "layers.0.up"]
@@ -394,14 +442,18 @@ def test_keyboard_alone(chrome, pages):
     "From the first tab to a chosen row, a folded one opened, a column sorted."
     from selenium.webdriver.common.keys import Keys
     opened(chrome, pages["blocks"][0], state="fold=1")
-    press_key = lambda key: chrome.switch_to.active_element.send_keys(key)
-    focus = lambda: chrome.execute_script("const e = document.activeElement; return e.id || e.closest('th')?.className.split(' ')[0] || e.closest('tr')?.dataset.index || e.value || e.tagName")
+    def press_key(key): return chrome.switch_to.active_element.send_keys(key)
+    def focus():
+        return chrome.execute_script(
+            "const e = document.activeElement; return e.id || e.closest('th')?.className.split(' ')[0] || "
+            "e.closest('tr')?.dataset.index || e.value || e.tagName")
     reached = []
     for _ in range(40):
         press_key(Keys.TAB)
         reached.append(focus())
         if reached[-1] == "9": break
-    assert {"text", "regex", "fold", "csv", "field-name", "field-time_s"} <= set(reached) and reached[-1] == "9", reached
+    assert ({"text", "regex", "fold", "csv", "field-name", "field-time_s"} <= set(reached)
+            and reached[-1] == "9"), reached
     press_key(Keys.ARROW_DOWN); assert chosen(chrome) == [10] and ringed(chrome) == [10] and focus() == "10"
     press_key(Keys.ARROW_UP); assert chosen(chrome) == [9] and chrome.find_element("id", "details").is_displayed()
     press_key(Keys.ARROW_RIGHT); assert in_table(chrome) == [0, 1, 2, 3, 8, 9, 10] and focus() == "9"
@@ -434,7 +486,9 @@ def test_what_is_unknown_comes_last(chrome, tmp_path):
         until(lambda: column(chrome, "name") == wanted)
         assert column(chrome, "utilization_pct")[2] == "?"
 
-def titles(browser): return browser.execute_script("return [...document.querySelectorAll('#table .dt-column-title')].map(e => e.textContent)")
+def titles(browser):
+    return browser.execute_script(
+        "return [...document.querySelectorAll('#table .dt-column-title')].map(e => e.textContent)")
 
 @more
 def test_column_menu(chrome, report):
@@ -445,8 +499,12 @@ def test_column_menu(chrome, report):
     chrome.find_element("css selector", ".menu summary").click()
     chrome.find_element("css selector", "#columns input[value=calls]").click()
     assert sorted(titles(chrome)) == sorted([*first, "calls"]) and "calls" in chrome.current_url
-    preset = lambda text: chrome.execute_script("[...document.querySelectorAll('.presets button')].find(b => b.textContent.startsWith(arguments[0])).click()", text)
-    preset("XProf"); assert {"rank", "category", "calls", "total time", "cumulative share", "attainable rate"} <= set(titles(chrome))
+    def preset(text):
+        return chrome.execute_script(
+            "[...document.querySelectorAll('.presets button')].find(b => "
+            "b.textContent.startsWith(arguments[0])).click()", text)
+    preset("XProf")
+    assert {"rank", "category", "calls", "total time", "cumulative share", "attainable rate"} <= set(titles(chrome))
     preset("all"); assert len(titles(chrome)) == len(from_json(resnet50).to_frame().columns)
     preset("default"); assert titles(chrome) == first and "columns" not in chrome.current_url
 
@@ -454,10 +512,13 @@ def test_column_menu(chrome, report):
 def test_the_url_brings_everything_back(chrome, report):
     opened(chrome, report, state="")
     go_to(chrome, "ops")
-    put(chrome, "category", "convolution"); put(chrome, "regex", True); put(chrome, "text", "layer[34]"); put(chrome, "fold", False)
+    put(chrome, "category", "convolution")
+    put(chrome, "regex", True); put(chrome, "text", "layer[34]"); put(chrome, "fold", False)
     chrome.execute_script("document.querySelector('#columns input[value=calls]').click()")
     press(chrome, lines(chrome)[2])
-    seen = lambda: (lines(chrome), on_charts(chrome), titles(chrome), chosen(chrome), chrome.find_element("id", "shown").text)
+    def seen():
+        return (lines(chrome), on_charts(chrome), titles(chrome), chosen(chrome),
+                chrome.find_element("id", "shown").text)
     before, url = seen(), chrome.current_url
     chrome.get("about:blank")
     chrome.get(url)
@@ -473,7 +534,8 @@ def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     put(chrome, "category", "convolution"); put(chrome, "text", "layer3")
     chrome.find_element("id", "csv").click()
     path = until(lambda: next(chrome.downloads.glob("*.csv"), None))
-    read = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8-sig")), keep_default_na=False, na_values=[""], float_precision="round_trip")
+    read = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8-sig")), keep_default_na=False, na_values=[""],
+                       float_precision="round_trip")
     path.unlink()
     frame = from_json(resnet50).to_frame()
     frame = frame[(frame.category == "convolution") & frame.name.str.contains("layer3")].reset_index(drop=True)
@@ -486,10 +548,14 @@ def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
 
 def test_numbers_look_as_everywhere_else(chrome, report):
     opened(chrome, report)
-    values = [0, 1, 999, 999.994, 999.996, 1000, 1234.5, 9.637888e6, 2.31211008e8, 1.2e-9, 4.56e-5, 0.0151, 5.5e11, 1.119e12, 3e-17, 7e20]
+    values = [0, 1, 999, 999.994, 999.996, 1000, 1234.5, 9.637888e6, 2.31211008e8, 1.2e-9, 4.56e-5, 0.0151, 5.5e11,
+              1.119e12, 3e-17, 7e20]
     for unit in ("B/s", ""):
-        assert chrome.execute_script("return arguments[0].map(x => si(x, arguments[1]))", values, unit) == [format_si(v, unit) for v in values]
-    others = chrome.execute_script("return [write(null, 'si', 's'), write(0.5, 'share'), write(12.34, 'percent'), write(1.5, 'fixed', 'GFLOP/s'), write(Infinity, 'fixed')]")
+        assert (chrome.execute_script("return arguments[0].map(x => si(x, arguments[1]))", values, unit)
+                == [format_si(v, unit) for v in values])
+    others = chrome.execute_script(
+        "return [write(null, 'si', 's'), write(0.5, 'share'), write(12.34, 'percent'), write(1.5, 'fixed', "
+        "'GFLOP/s'), write(Infinity, 'fixed')]")
     assert others == ["?", "50.0 %", "12.3 %", "1.50 GFLOP/s", "∞"]
 
 @more
@@ -498,7 +564,8 @@ def test_program_and_steps(chrome, report):
     go_to(chrome, "program")
     saved = from_json(resnet50)
     names = column(chrome, "name")
-    assert names[:3] == ["whole model, uninstrumented", "average of the timed steps", "step 1"] and len(names) == len(saved.steps) + 2
+    assert (names[:3] == ["whole model, uninstrumented", "average of the timed steps", "step 1"]
+            and len(names) == len(saved.steps) + 2)
     roofline, categories, steps = on_charts(chrome)
     assert roofline == list(range(len(names))) and categories == [] and steps == roofline[2:]
     press(chrome, 5)
@@ -522,7 +589,8 @@ def test_the_legend_filters(chrome, report):
 def test_the_legend_hides_a_roof(chrome, report):
     "It stays hidden when filters change."
     opened(chrome, report)
-    hidden = lambda: chrome.execute_script("return charts[0].data.filter(t => t.visible === 'legendonly').map(t => t.name)")
+    def hidden():
+        return chrome.execute_script("return charts[0].data.filter(t => t.visible === 'legendonly').map(t => t.name)")
     click_the_legend(chrome, "DRAM")
     until(lambda: [n.split()[0] for n in hidden()] == ["DRAM"])
     put(chrome, "category", "pooling")
@@ -533,7 +601,8 @@ def test_the_legend_hides_a_roof(chrome, report):
 @more
 def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
     opened(chrome, report)
-    slowest = from_json(resnet50).points[0].name                 # the next ones are close to each other: some are "+1 more"
+    # the next ones are close to each other: some are "+1 more"
+    slowest = from_json(resnet50).points[0].name
     script = "return charts[0].layout.annotations.map(a => a.text.split(' +')[0])"           # "layer4.0.conv2 +2 more"
     named = chrome.execute_script(script)
     assert slowest in named and sum(name.startswith(("layer3", "layer4")) for name in named) >= 2
@@ -542,15 +611,19 @@ def test_names_of_the_slowest_rows_stand_on_the_chart(chrome, report):
 
 @more
 def test_hostile_names_are_text(chrome, tmp_path):
-    names = [evil, kernel, "ünïcode 層 🙂", "<img src=x onerror=alert(2)>", "a\nb\x1b[31m", "=1+1", '"quoted", too', "", "{{ 7 * 7 }}", "__proto__"]
-    rows = [place(Row(n, n, 2e8 + i, 1e7, 1e-3, category="convolution", operator=n), paper, share=0.1) for i, n in enumerate(names)]
-    Result(rows, paper, ops=rows, model=evil, environment=dict(device_name=evil), unknown_ops={evil: 1}).to_html(tmp_path/"evil.html", title=evil)
+    names = [evil, kernel, "ünïcode 層 🙂", "<img src=x onerror=alert(2)>", "a\nb\x1b[31m", "=1+1", '"quoted", too', "",
+             "{{ 7 * 7 }}", "__proto__"]
+    rows = [place(Row(n, n, 2e8 + i, 1e7, 1e-3, category="convolution", operator=n), paper, share=0.1)
+            for i, n in enumerate(names)]
+    Result(rows, paper, ops=rows, model=evil, environment=dict(device_name=evil),
+           unknown_ops={evil: 1}).to_html(tmp_path/"evil.html", title=evil)
     console, _ = opened(chrome, tmp_path/"evil.html")
     assert console == [] and chrome.find_element("tag name", "h1").text == evil and chrome.title == evil
     assert chrome.execute_script("return rows.map(r => r.name)") == names
     shown = [e.get_property("title") for e in chrome.find_elements("css selector", "#table td.field-name span[title]")]
     assert shown == [n or "(model)" for n in names] and chrome.execute_script("return document.images.length") == 0
-    chrome.execute_script("Plotly.Fx.hover(charts[0], [{curveNumber: charts[0].data.findIndex(t => t.customdata), pointNumber: 0}])")
+    chrome.execute_script(
+        "Plotly.Fx.hover(charts[0], [{curveNumber: charts[0].data.findIndex(t => t.customdata), pointNumber: 0}])")
     until(lambda: chrome.find_elements("css selector", ".hovertext"))
     for index in (0, 3):
         press(chrome, index)
@@ -564,13 +637,16 @@ def test_hostile_names_are_text(chrome, tmp_path):
 def test_short_names_stay_apart(chrome, report):
     "A path keeps the numbers of its parts, and a signature the name of its function."
     opened(chrome, report)
-    short = lambda names, width: chrome.execute_script("return [...toldApart(arguments[0], arguments[1]).values()]", names, width)
+    def short(names, width):
+        return chrome.execute_script("return [...toldApart(arguments[0], arguments[1]).values()]", names, width)
     paths = [f"model.layers.{i}.{part}_layernorm" for i in range(12) for part in ("input", "post_attention")]
     for width in (20, 28):
         found = short(paths, width)
         assert len(set(found)) == len(paths) and max(map(len, found)) <= width, found
-    parts = [f"ViTModel_0.ViTLayer_*.{part}_*.Linear_*" for part in ("ViTSdpaSelfAttention", "ViTIntermediate", "ViTSelfOutput")]
-    assert short(parts, 26) == ["…SelfAttention.Linear_*", "…ViTIntermediate.Linear_*", "…ViTSelfOutput.Linear_*"]      # whole words
+    parts = [f"ViTModel_0.ViTLayer_*.{part}_*.Linear_*"
+             for part in ("ViTSdpaSelfAttention", "ViTIntermediate", "ViTSelfOutput")]
+    # whole words
+    assert short(parts, 26) == ["…SelfAttention.Linear_*", "…ViTIntermediate.Linear_*", "…ViTSelfOutput.Linear_*"]
     assert short(parts, 20) == ["…Attention.Linear_*", "…Inter…iate.Linear_*", "…SelfOutput.Linear_*"]
     # what would look alike is longer than it was to be, or shown from where it differs
     outputs = ["ViTLayer_*.ViTOutput_*.Linear_*", "ViTLayer_*.ViTSelfOutput_*.Linear_*", "other"]
@@ -581,7 +657,8 @@ def test_short_names_stay_apart(chrome, report):
     assert short([signature, "layers.0.up", "a::f(int)"], 20) == ["CatArray<Thing, 4>", "layers.0.up", "a::f(int)"]
     [cut] = short([kernel], 28)
     assert cut.startswith("vectorized_elemen") and len(cut) == 28
-    tiles = [f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{n}x64_MI16x16x1_SN_LDSB1_AFC1_WG16_16_1" for n in ("320x224", "256x224", "256x128")]
+    tiles = [f"Cijk_Alik_Bljk_BBS_BH_Bias_HA_S_SAV_UserArgs_MT{n}x64_MI16x16x1_SN_LDSB1_AFC1_WG16_16_1"
+             for n in ("320x224", "256x224", "256x128")]
     assert [n.partition("MT")[2][:10] for n in short(tiles, 40)] == ["320x224x64", "256x224x64", "256x128x64"]
     ends = "const e = bothEnds(arguments[0]); return [e.dataset.brief, e.title, e.textContent]"
     long = "triton_poi_fused_native_group_norm_silu_12"            # a text of another column: its end tells it apart
@@ -591,20 +668,24 @@ def test_short_names_stay_apart(chrome, report):
 @pytest.mark.parametrize("width", (pytest.param(390, marks=phones), 1440))
 def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path, width):
     "Each kind of such rows has a label, no label covers another, and no marker covers a label."
-    rows = [row("fft", 3e-3, flops=None, share=0.3), row("none", 3e-3, flops=0, nbytes=0, share=0.3), row("copy", 3e-3, flops=0, share=0.3), row("fc", 1e-3)]
+    rows = [row("fft", 3e-3, flops=None, share=0.3), row("none", 3e-3, flops=0, nbytes=0, share=0.3),
+            row("copy", 3e-3, flops=0, share=0.3), row("fc", 1e-3)]
     Result(rows, paper, model="Net").to_html(tmp_path/"off.html")
     opened(chrome, tmp_path/"off.html", width, 844)
     boxes = chrome.execute_script("""return [...charts[0].querySelectorAll(".y2tick text")].map(e => {
         const b = e.getBoundingClientRect(); return [e.textContent, b.top, b.bottom, b.right]}).sort((a, b) => a[1] - b[1])""")
     assert {text for text, *_ in boxes} == {"FLOPs ?" if width == 390 else "FLOPs unknown", "no work", "no FLOPs"}
     assert all(above[2] <= below[1] + 4 for above, below in zip(boxes, boxes[1:])), boxes
-    left = chrome.execute_script("return Math.min(...[...charts[0].querySelectorAll('.x2y2 path.point')].map(e => e.getBoundingClientRect().left))")
+    left = chrome.execute_script(
+        "return Math.min(...[...charts[0].querySelectorAll('.x2y2 path.point')].map(e => "
+        "e.getBoundingClientRect().left))")
     assert left >= max(right for *_, right in boxes) - 2
 
 @phones
 def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
     command = "ncu --metrics " + ",".join(["smsp__sass_thread_inst_executed_op_ffma_pred_on.sum"] * 9)
-    Result([row("a", 1e-3)], paper, model="Net", notes=[f"the missing metrics:\n{command}", "another"]).to_html(tmp_path/"note.html")
+    Result([row("a", 1e-3)], paper, model="Net",
+           notes=[f"the missing metrics:\n{command}", "another"]).to_html(tmp_path/"note.html")
     opened(chrome, tmp_path/"note.html", 390, 844)
     [code] = chrome.find_elements("css selector", ".note code")
     assert code.text == command and code.size["height"] < 40
@@ -613,7 +694,8 @@ def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
 @more
 def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
     saved = from_json(resnet50)
-    many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output") for i in range(1200)],
+    many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output")
+                                  for i in range(1200)],
                    ops=[replace(saved.ops[i % 195], name=f"encoder.layers.{i}") for i in range(1200)])
     many.to_html(tmp_path/"many.html")
     opened(chrome, tmp_path/"many.html")
@@ -634,22 +716,31 @@ def test_a_comparison(chrome, pages):
     press(chrome, a)
     spots = chrome.execute_script("return charts[0].data.filter(t => t.name === 'chosen').flatMap(t => t.y)")
     assert sorted(spots) == pytest.approx([2e8 / 4e-3, 2e8 / 2e-3])
-    tone = lambda name: chrome.execute_script("const tr = [...document.querySelectorAll('#table tbody tr')].find(t => t.textContent.startsWith(arguments[0]));"
-                                              "return tr.querySelector('.field-time_ratio span').className", name)
+    def tone(name):
+        return chrome.execute_script(
+            "const tr = [...document.querySelectorAll('#table tbody tr')].find(t => "
+            "t.textContent.startsWith(arguments[0]));"
+                                     "return tr.querySelector('.field-time_ratio span').className", name)
     assert (tone("a"), tone("b"), tone("c")) == ("faster", "slower", "")
     rows = {k: chrome.execute_script("return rows.find(r => r.name === arguments[0])", k) for k in ("old", "new")}
-    assert rows["old"]["time_after_s"] == "" and rows["new"]["time_before_s"] == "" and rows["old"]["time_before_s"] == 1e-3
+    assert (rows["old"]["time_after_s"] == "" and rows["new"]["time_before_s"] == ""
+            and rows["old"]["time_before_s"] == 1e-3)
 
 @more
 def test_what_changes_most_has_a_name_and_an_arrow(chrome, pages):
     "By hand 3, 2, 1 and 1 ms; the row within its spread has neither, and no marker before."
     opened(chrome, pages["pair"][0], tab="pairs")
-    names = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
+    names = chrome.execute_script(
+        "return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
     assert names[:2] == ["b ×2.00", "a ×0.50"] and set(names) <= {"b ×2.00", "a ×0.50", "old", "new"}
-    arrows = chrome.execute_script("return charts[0].data.filter(t => t.marker?.symbol === 'arrow').map(t => [t.name, new Set(t.customdata).size])")
+    arrows = chrome.execute_script(
+        "return charts[0].data.filter(t => t.marker?.symbol === 'arrow').map(t => [t.name, new "
+        "Set(t.customdata).size])")
     assert arrows == [["faster", 1], ["slower", 1]]
     c = chrome.execute_script("return rows.find(r => r.name === 'c').index")
-    assert chrome.execute_script("return charts[0].data.filter(t => t.customdata?.includes(arguments[0])).map(t => t.name)", c) == ["no clear change"]
+    assert chrome.execute_script(
+        "return charts[0].data.filter(t => t.customdata?.includes(arguments[0])).map(t => t.name)",
+        c) == ["no clear change"]
     legend = [e.get_property("textContent").strip() for e in chrome.find_elements("css selector", "#legend button")]
     assert {"→ faster", "→ slower"} <= set(legend) and any("no clear change" in e for e in legend)
 
@@ -661,7 +752,8 @@ def test_categories_of_a_comparison(chrome, pages):
         const sums = {}
         for (const t of charts[1].data) t.y.forEach((y, i) => sums[y] = (sums[y] ?? 0) + t.x[i])
         return sums""")
-    assert bars() == pytest.approx({"matmul, before": 8e-3, "matmul, after": 9e-3, "activation, before": 2e-3, "activation, after": 2e-3})
+    assert (bars() == pytest.approx({"matmul, before": 8e-3, "matmul, after": 9e-3, "activation, before": 2e-3,
+                                     "activation, after": 2e-3}))
     put(chrome, "side", "only after")
     assert bars() == pytest.approx({"matmul, after": 1e-3})
     lead = [e.text for e in chrome.find_elements("css selector", ".lead")]
@@ -670,7 +762,9 @@ def test_categories_of_a_comparison(chrome, pages):
 @more
 def test_the_legend_of_a_comparison_hides(chrome, pages):
     opened(chrome, pages["pair"][0], tab="pairs")
-    visible = lambda: chrome.execute_script("return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
+    def visible():
+        return chrome.execute_script(
+            "return charts[0].data.filter(t => t.showlegend !== false && t.visible !== 'legendonly').map(t => t.name)")
     name, before = "compute-bound, before", len(visible())
     assert name in visible()
     click_the_legend(chrome, name)
@@ -686,7 +780,8 @@ def test_peaks(chrome, pages):
     put(chrome, "kind", "copy")
     assert in_table(chrome) == [0, 2] and on_charts(chrome) == [[0, 2]]
     go_to(chrome, "arithmetic")
-    assert chrome.get_log("browser") == [] and in_table(chrome) == [0] and not chrome.find_element("id", "filter-kind").is_displayed()
+    assert (chrome.get_log("browser") == [] and in_table(chrome) == [0]
+            and not chrome.find_element("id", "filter-kind").is_displayed())
 
 @more
 def test_the_levels_of_a_kernel(chrome, pages):
@@ -694,7 +789,8 @@ def test_the_levels_of_a_kernel(chrome, pages):
     opened(chrome, pages["levels"][0])
     press(chrome, 0)
     rings = chrome.execute_script("return charts[0].data.filter(t => t.name === 'chosen').flatMap(t => t.x)")
-    assert sorted(rings) == pytest.approx([6e9 / 4.4e8, 6e9 / 1.4e8, 6e9 / 4e7])        # all bytes pass L1, 140 MB L2, 40 MB DRAM
+    # all bytes pass L1, 140 MB L2, 40 MB DRAM
+    assert sorted(rings) == pytest.approx([6e9 / 4.4e8, 6e9 / 1.4e8, 6e9 / 4e7])
     text = chrome.find_element("id", "details").get_property("textContent")
     assert all(s in text for s in ("L1300.00 MB", "L2100.00 MB", "DRAM40.00 MB"))
 
@@ -702,7 +798,8 @@ def test_the_levels_of_a_kernel(chrome, pages):
 
 def luminance(color):
     channels = [float(c) / 255 for c in color[color.index("(") + 1:-1].split(",")[:3]]
-    return sum(w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055)**2.4) for w, c in zip((0.2126, 0.7152, 0.0722), channels))
+    return sum(w * (c / 12.92 if c <= 0.04045 else ((c + 0.055) / 1.055)**2.4)
+               for w, c in zip((0.2126, 0.7152, 0.0722), channels))
 
 def contrast(a, b):
     high, low = sorted((luminance(a), luminance(b)), reverse=True)
@@ -725,38 +822,46 @@ def test_text_stands_out_on_light_and_dark_pages(chrome, pages, name, dark):
     page = chrome.execute_script("return getComputedStyle(document.body).backgroundColor")
     assert (luminance(page) < 0.1) == dark
     measured = {}
-    for selector in ("h1", ".lead", ".segment:not(.silent)", "#tabs span", "label", "select", "button", "#shown", "#table th", "#table td", "tr.chosen td", ".faster", ".slower",
-                     "#details dt", "#details dd", "#details th", ".facts dt", ".facts dd", "#chart .xtick text", "#chart .xtitle", "#chart .annotation-text", "#chart .textpoint text", "#legend button"):
+    for selector in ("h1", ".lead", ".segment:not(.silent)", "#tabs span", "label", "select", "button", "#shown",
+                     "#table th", "#table td", "tr.chosen td", ".faster", ".slower",
+                     "#details dt", "#details dd", "#details th", ".facts dt", ".facts dd", "#chart .xtick text",
+                     "#chart .xtitle", "#chart .annotation-text", "#chart .textpoint text", "#legend button"):
         for color, ground in chrome.execute_script(painted, selector):
             measured[selector] = min(measured.get(selector, 21), contrast(color, ground))
     assert not {s: round(c, 2) for s, c in measured.items() if c < 4.5} and len(measured) > 14
-    rings = chrome.execute_script("return charts[0].data.filter(t => t.name === 'chosen').map(t => t.marker.line.color)")
-    rgb = lambda h: "rgb(" + ", ".join(str(int(h[i:i + 2], 16)) for i in (1, 3, 5)) + ")"
+    rings = chrome.execute_script(
+        "return charts[0].data.filter(t => t.name === 'chosen').map(t => t.marker.line.color)")
+    def rgb(h): return "rgb(" + ", ".join(str(int(h[i:i + 2], 16)) for i in (1, 3, 5)) + ")"
     assert rings and all(contrast(rgb(c), page) >= 3 for c in rings)             # 1.4.11: graphical objects
     assert chrome.get_log("browser") == []
 
 @more
 def test_charts_follow_a_change_from_light_to_dark(chrome, report):
     opened(chrome, report)
-    ink = lambda: chrome.execute_script("return charts[0].layout.font.color")
+    def ink(): return chrome.execute_script("return charts[0].layout.font.color")
     light = ink()
-    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia", dict(features=[dict(name="prefers-color-scheme", value="dark")]))
+    chrome.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                           dict(features=[dict(name="prefers-color-scheme", value="dark")]))
     until(lambda: ink() != light)
 
 def test_charts_in_words(chrome, report):
     opened(chrome, report)
     words = chrome.execute_script("return [...document.querySelectorAll('figure')].map(e => e.ariaLabel)")
-    assert words[0].startswith("Roofline chart of ResNet on AMD EPYC (cpu): 142 modules") and words[1].startswith("Time by category: convolution")
+    assert (words[0].startswith("Roofline chart of ResNet on AMD EPYC (cpu): 142 modules")
+            and words[1].startswith("Time by category: convolution"))
 
 def real_results():
-    "A profile, traces of five models where these are at hand, compiled ones and many ranks among them, and a prediction."
+    """A profile, traces of five models where these are at hand, compiled ones and many ranks among them, and a
+    prediction."""
     import torch
     from fasterbench import predict, read_trace
     yield "resnet50", from_json(resnet50)
-    others = ["h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0"] * heavy + ["h100_vit_base_infer", "mi300x_torch_compile"] * nightly
+    others = (["h100_qwen1.5_0.5b_prefill", "mi300x_resnet_ddp8_train_rank0"] * heavy
+              + ["h100_vit_base_infer", "mi300x_torch_compile"] * nightly)
     for name in ("mi300x_sd35_compiled", *others):
         if (traces/f"{name}.json.gz").is_file(): yield name, read_trace(traces/f"{name}.json.gz")
-    with torch.device("meta"): model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
+    with torch.device("meta"):
+        model, x = torch.nn.TransformerDecoderLayer(1024, 16, batch_first=True), torch.randn(8, 512, 1024)
     yield "decoder", predict(model, (x, x), "NVIDIA H100 80GB HBM3")
 
 def real_pages(folder):
@@ -793,13 +898,16 @@ def passes(line, box):
     return any(left < x0 + (x1 - x0) * f < right and top < y0 + (y1 - y0) * f < bottom for f in steps)
 
 def labels_lie_on_nothing(chrome, page, width, names):
-    "No label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass through none of these."
-    on = lambda a, b: a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]
+    """No label of a roof and no name lies on another, on a marker, the star or a line; leaders are short and pass
+    through none of these."""
+    def on(a, b): return a[2] < b[4] and b[2] < a[4] and a[3] < b[5] and b[3] < a[5]
     texts, points = chrome.execute_script(boxes_of)
     assert [(a[1], b[1]) for i, a in enumerate(texts) for b in texts[:i] if on(a, b)] == [], page
     assert [(a[1], b[0]) for a in texts for b in points if on(a, b)] == [], page
-    named = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
-    roofs = chrome.execute_script("return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
+    named = chrome.execute_script(
+        "return charts[0].layout.annotations.filter(a => a.name === 'slowest').map(a => a.text)")
+    roofs = chrome.execute_script(
+        "return tab.figures[0].data.filter(t => t.textfont && t.visible !== 'legendonly').map(t => t.name)")
     lines, leaders = chrome.execute_script(lines_of)
     assert [(a[1], l[0]) for a in texts for l in lines if passes(l[1:], a[2:])] == [], page
     assert all(length <= 101 for *_, length, _ in leaders), (page, leaders)
@@ -808,30 +916,39 @@ def labels_lie_on_nothing(chrome, page, width, names):
         met = [b[1] for b in texts if b[1] != text] + [b[0] for b in points if not on(b, own)]
         boxes = [b[2:] for b in texts if b[1] != text] + [b[2:] for b in points if not on(b, own)]
         assert [m for m, b in zip(met, boxes) if passes((x, y, *end), b)] == [], (page, text)
-    labelled = chrome.execute_script("return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
-    crowded = page == "mi300x_sd35_compiled"              # of its three ceilings two are 12 px apart: one has no room for a label
+    labelled = chrome.execute_script(
+        "return charts[0].layout.annotations.filter(a => a.name === 'roof').map(a => a.text)")
+    # of its three ceilings two are 12 px apart: one has no room for a label
+    crowded = page == "mi300x_sd35_compiled"
     assert len(named) >= min(names, len(points)) - crowded, (page, named)
     assert not crowded or width < 700 or "SD3Transformer2DModel_0" in named                 # half of the time
     assert width < 700 or all(text.endswith("/s") for text in labelled), (page, labelled)      # each with its value
     assert len(roofs) >= len(labelled) >= max(len(roofs) - crowded, 2) or width < 700, (page, roofs, labelled)
-    assert not any("through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), page     # counters alone
+    # counters alone
+    assert not any(
+        "through" in name for name in chrome.execute_script("return charts[0].data.map(t => t.name ?? '')")), page
     assert chrome.execute_script("return document.documentElement.scrollWidth <= innerWidth"), page
 
 def the_chart_is_half_of_the_page(chrome, page, width):
-    "Half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two thirds of the first screen."
-    plot = chrome.execute_script("const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
+    """Half of the width and 420 px of height at least, without the strip; on a phone it begins within the upper two
+    thirds of the first screen."""
+    plot = chrome.execute_script(
+        "const {xaxis, yaxis} = charts[0]._fullLayout; return [xaxis._length, yaxis._offset + yaxis._length]")
     left, top, right, bottom = box(chrome, "#chart")
     assert box(chrome, "#legend")[3] - box(chrome, "#legend")[1] < 40, page               # one line
     if width < 700:
-        titles = chrome.execute_script("return [...document.querySelectorAll('#chart .xtitle, #chart .ytitle')].map(e => e.textContent)")
+        titles = chrome.execute_script(
+            "return [...document.querySelectorAll('#chart .xtitle, #chart .ytitle')].map(e => e.textContent)")
         assert top < 844 * 2 / 3 and plot[0] >= 265, (page, plot)
         assert {"arithmetic intensity (FLOP/B)", "performance (FLOP/s)"} <= set(titles), page
     else:
         assert right - left >= 0.5 * (width - 40) and bottom - top >= 420, page
-        assert plot[1] >= 420 - 52, page                                                  # its axis and title are below
+        # its axis and title are below
+        assert plot[1] >= 420 - 52, page
 
 def columns_fit_or_have_a_bar(chrome, page):
-    "Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its titles stay there."
+    """Names are as long as the other columns let them be; the bar of a table that is too wide is on screen, and its
+    titles stay there."""
     wide, frame, bar, bottom = chrome.execute_script("""
         const e = document.getElementById("scroller")
         return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
@@ -840,13 +957,16 @@ def columns_fit_or_have_a_bar(chrome, page):
         const frame = document.getElementById("scroller").getBoundingClientRect()
         return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
     # a prediction has an expected time, and no shares where the whole is only a range
-    assert {"name", "bound", "utilization"} <= set(seen) and ("expected" in seen or {"time", "share"} <= set(seen)), (page, seen)
+    assert ({"name", "bound", "utilization"} <= set(seen)
+            and ("expected" in seen or {"time", "share"} <= set(seen))), (page, seen)
     top = box(chrome, "#table th")[1]
     chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
     assert box(chrome, "#table th")[1] == top, page
 
 @heavy_only("pictures of large results")
-@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")), pytest.param(390, 844, 1, marks=phones)])
+@pytest.mark.parametrize("width, height, names",
+                         [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")),
+                          pytest.param(390, 844, 1, marks=phones)])
 def test_real_results_are_drawn_well(chrome, real, width, height, names):
     "Each page is opened once in a size."
     for path in real:
@@ -861,10 +981,13 @@ def test_names_take_the_room_that_there_is(chrome, tmp_path):
     rows = [row(f"encoder.layers.{i}.attention.output.dense", 1e-3 / (i + 1)) for i in (0, 1)]
     Result(rows, paper, model="Net").to_html(tmp_path/"names.html")
     opened(chrome, tmp_path/"names.html", state="columns-modules=name+time_s")
-    texts = lambda: chrome.execute_script("return [...document.querySelectorAll('#table td.field-name [title]')].map(e => e.textContent)")
+    def texts():
+        return chrome.execute_script(
+            "return [...document.querySelectorAll('#table td.field-name [title]')].map(e => e.textContent)")
     assert texts() == [r.name for r in rows]
     chrome.execute_script("state.columns[tab.name] = tab.columns.map(c => c.field); columnsChanged()")
-    assert max(map(len, texts())) < len(rows[0].name) and texts()[0] != texts()[1] and all(t.endswith("dense") for t in texts())
+    assert (max(map(len, texts())) < len(rows[0].name) and texts()[0] != texts()[1]
+            and all(t.endswith("dense") for t in texts()))
 
 @more
 def test_a_text_finds_rows_without_names(chrome, tmp_path):
@@ -883,12 +1006,13 @@ def test_a_text_finds_rows_without_names(chrome, tmp_path):
     assert in_table(chrome) == [1]
     MetricSeries([dict(step=1, step_time_s=1e-3, mfu=0.5)], "Net").to_html(tmp_path/"samples.html")
     opened(chrome, tmp_path/"samples.html", tab="series")
-    assert not chrome.find_element("id", "text").is_displayed() and not chrome.find_element("id", "regex").is_displayed()
+    assert (not chrome.find_element("id", "text").is_displayed()
+            and not chrome.find_element("id", "regex").is_displayed())
 
 @phones
 def test_a_phone_shows_one_note_and_the_others_on_demand(chrome, tmp_path):
     Result([row("a", 1e-3)], paper, model="Net", notes=["one", "two", "three"]).to_html(tmp_path/"notes.html")
-    shown = lambda: [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
+    def shown(): return [e.text for e in chrome.find_elements("css selector", ".note") if e.is_displayed()]
     opened(chrome, tmp_path/"notes.html")
     first = shown()
     opened(chrome, tmp_path/"notes.html", 390, 844)
@@ -903,8 +1027,12 @@ def test_what_the_legend_has_no_room_for_is_in_a_menu(chrome, pages, name):
     path, tab = pages[name]
     for width in (1440, 390):
         opened(chrome, path, width, 844, tab=tab)
-        high, entries = chrome.execute_script("const e = document.getElementById('legend'); return [e.offsetHeight, e.querySelectorAll('button').length]")
-        wanted = chrome.execute_script("return new Set(charts[0].data.filter(t => t.name && t.name !== 'chosen' && (t.showlegend !== false || t.legendgroup?.startsWith('roof')))"
+        high, entries = chrome.execute_script(
+            "const e = document.getElementById('legend'); return [e.offsetHeight, "
+            "e.querySelectorAll('button').length]")
+        wanted = chrome.execute_script(
+            "return new Set(charts[0].data.filter(t => t.name && t.name !== 'chosen' && (t.showlegend !== false || "
+            "t.legendgroup?.startsWith('roof')))"
                                        ".map(t => t.legendgroup ?? t.name)).size")
         assert high < 40 and entries == wanted, (width, high, entries, wanted)
 
@@ -913,7 +1041,9 @@ def test_columns_that_fit_have_no_bar(chrome, report):
     "Neither a pixel too wide, nor an arrow of the last title beyond the frame."
     for size in ((1440, 900), (1024, 768)):
         opened(chrome, report, *size, state="")
-        wide = chrome.execute_script("const e = document.getElementById('scroller'); return [e.scrollWidth - e.clientWidth, e.offsetHeight - e.clientHeight]")
+        wide = chrome.execute_script(
+            "const e = document.getElementById('scroller'); return [e.scrollWidth - e.clientWidth, e.offsetHeight - "
+            "e.clientHeight]")
         assert wide[0] == 0 and wide[1] <= 2, (size, wide)
 
 @phones
@@ -930,7 +1060,8 @@ def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     "The chart keeps the width, and a name lies on no marker; in dark, too, it is the ink of the page."
     from fasterbench.checking.budgets import Budget, Found, figures, judge
     from fasterbench.checking.verdict_view import Verdicts
-    budgets = [Budget("net", figures["parameters"], "<=", 1e6, "<= 1 M", layer) for layer in ("", "layer4.*.conv2", "a.longer.name.of.a.layer")]
+    budgets = [Budget("net", figures["parameters"], "<=", 1e6, "<= 1 M", layer)
+               for layer in ("", "layer4.*.conv2", "a.longer.name.of.a.layer")]
     Verdicts([judge(b, Found(n)) for b, n in zip(budgets, (1e6, 2e5, 3e6))]).to_html(tmp_path/"rows.html")
     opened(chrome, tmp_path/"rows.html", 390, 844, dark=True, tab="rows")
     names, marks, ink = chrome.execute_script("""
@@ -944,22 +1075,29 @@ def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
 @more
 def test_the_strip_is_there_where_something_is_on_it(chrome, tmp_path):
     "Idle time is a term of the equation and no marker; copies that a filter leaves out take the strip with them."
-    rows = [row("fc", 2e-3, share=0.4), row("copy", 1e-3, flops=0, share=0.2, category="copy"), row("(idle)", 2e-3, flops=0, nbytes=0, share=0.4, category="idle")]
+    rows = [row("fc", 2e-3, share=0.4), row("copy", 1e-3, flops=0, share=0.2, category="copy"),
+            row("(idle)", 2e-3, flops=0, nbytes=0, share=0.4, category="idle")]
     Result(rows, paper, model="Net").to_html(tmp_path/"strip.html")
     opened(chrome, tmp_path/"strip.html")
-    strip = lambda: chrome.execute_script("return [charts[0]._fullLayout.yaxis2?.visible ?? false, charts[0]._fullLayout.yaxis.domain[0] === 0]")
+    def strip():
+        return chrome.execute_script(
+            "return [charts[0]._fullLayout.yaxis2?.visible ?? false, charts[0]._fullLayout.yaxis.domain[0] === 0]")
     assert on_charts(chrome)[0] == [0, 1] and strip() == [True, False]
     put(chrome, "category", "matmul")
     assert strip() == [False, True]
     Result([rows[0], rows[2]], paper, model="Net").to_html(tmp_path/"alone.html")
     opened(chrome, tmp_path/"alone.html")
-    assert not chrome.find_elements("css selector", "#chart .x2y2") and "2.0 idle" in chrome.find_elements("css selector", ".lead")[1].text
+    assert (not chrome.find_elements("css selector", "#chart .x2y2")
+            and "2.0 idle" in chrome.find_elements("css selector", ".lead")[1].text)
 
 @more
 def test_the_category_chart_keeps_its_scale(chrome, report):
     opened(chrome, report)
-    ranges = lambda: chrome.execute_script("return [charts[1]._fullLayout.xaxis.range, charts[1]._fullLayout.yaxis.range]")
-    told = lambda: chrome.execute_script("return [...document.querySelectorAll('#chart .annotation-text')].map(e => e.textContent)")
+    def ranges():
+        return chrome.execute_script("return [charts[1]._fullLayout.xaxis.range, charts[1]._fullLayout.yaxis.range]")
+    def told():
+        return chrome.execute_script(
+            "return [...document.querySelectorAll('#chart .annotation-text')].map(e => e.textContent)")
     whole = ranges()
     assert told() and "no row matches the filters" not in told()
     put(chrome, "category", "pooling")
@@ -971,7 +1109,8 @@ def test_the_category_chart_keeps_its_scale(chrome, report):
 def test_phases_have_symbols_of_their_own(chrome, pages):
     "A marker says its phase by its symbol and its name; the legend filters by it."
     opened(chrome, pages["step"][0])
-    symbols = chrome.execute_script("return charts[0].data.filter(t => t.customdata && t.marker).map(t => [t.legendgroup, t.marker.symbol])")
+    symbols = chrome.execute_script(
+        "return charts[0].data.filter(t => t.customdata && t.marker).map(t => [t.legendgroup, t.marker.symbol])")
     assert len({tuple(s) for s in symbols}) == len(symbols) and any(s.endswith("-open-dot") for _, s in symbols)
     assert "fc bwd" in chrome.execute_script("return charts[0].layout.annotations.map(a => a.text)")
     click_the_legend(chrome, "backward")
@@ -980,18 +1119,24 @@ def test_phases_have_symbols_of_their_own(chrome, pages):
 @phones
 def test_a_phone_shows_time_and_share_beside_the_name(chrome, report):
     opened(chrome, report, 390, 844)
-    right = lambda field: chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right", f"th.field-{field}")
+    def right(field):
+        return chrome.execute_script("return document.querySelector(arguments[0]).getBoundingClientRect().right",
+                                     f"th.field-{field}")
     assert right("name") < right("time_s") < right("share") <= 390 and "type" not in titles(chrome)
 
 @more
 def test_caveats_of_roofs_are_on_the_page_of_the_peaks(chrome, tmp_path):
     "The roof of L2 is that of L3: its spread is said once."
     level = MemoryLevel("L3", 32 << 20, 9e11, spread=0.34)
-    found = replace(measured_peaks(), levels=(replace(level, name="L2", capacity=2 << 20, measured=8e11), level, MemoryLevel("DRAM", None, 7e10, spread=0.02)))
+    found = replace(measured_peaks(), levels=(replace(level, name="L2", capacity=2 << 20, measured=8e11), level,
+                                              MemoryLevel("DRAM", None, 7e10, spread=0.02)))
     (tmp_path/"peaks.html").write_text(PeaksView(found).render(), encoding="utf-8")
     opened(chrome, tmp_path/"peaks.html", tab="memory")
-    texts = chrome.execute_script("return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => e.textContent.replaceAll('\\u00a0', ' '))")
-    assert texts == ["device: cpu", "roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "NOT STEADY: L3 ±17 %"]           # half of 34 %
+    texts = chrome.execute_script(
+        "return [...document.querySelectorAll('.lead, .note:not([hidden])')].map(e => "
+        "e.textContent.replaceAll('\\u00a0', ' '))")
+    # half of 34 %
+    assert texts == ["device: cpu", "roofs: float32 200 GFLOP/s, L2 900, L3 900, DRAM 70 GB/s", "NOT STEADY: L3 ±17 %"]
 
 link = '<a href="https://example.org">x</a>'
 
@@ -1001,20 +1146,25 @@ def _named(name, **more):
     from fasterbench.roofs.row import Row
     from fasterbench.views.result import Result
     roofs = HardwarePeaks(1e12, 1e11, environment=dict(device_name=link))
-    rows = [replace(place(Row(f"{name}.{i}", "Linear", 10**9, 10**6, 2e-3), roofs), category=link, **more) for i in range(2)]
+    rows = [replace(place(Row(f"{name}.{i}", "Linear", 10**9, 10**6, 2e-3), roofs), category=link, **more)
+            for i in range(2)]
     return Result(rows, roofs, model=name, environment=dict(device_name=link))
 
 def test_a_link_in_a_category_or_device_is_text_on_every_axis():
     "plotly draws <a> in tick labels, names and titles as a link that can be clicked."
     from fasterbench.serving.serve_view import options_chart
     from types import SimpleNamespace
-    option = SimpleNamespace(name=link, batch=1, fits=True, limit_per_device=1.0, expected_per_device=1.0, expected_s=1.0, low_s=0.5, high_s=2.0)
-    figures = [_named(link).plot(), compare(_named(link), _named("b")).plot(), compare(_named(link), _named("b"), _named("c")).plot(),
+    option = SimpleNamespace(name=link, batch=1, fits=True, limit_per_device=1.0, expected_per_device=1.0,
+                             expected_s=1.0, low_s=0.5, high_s=2.0)
+    figures = [_named(link).plot(), compare(_named(link), _named("b")).plot(),
+               compare(_named(link), _named("b"), _named("c")).plot(),
                options_chart(SimpleNamespace(options=[option], lines=[]), "t")]
     pages = [_named(link), compare(_named(link), _named("b")), compare(_named(link), _named("b"), _named("c"))]
     figures += [fig for r in pages for tab in r._page()["kinds"] for fig in tab["figures"]]
     def strings(value):
-        if isinstance(value, dict): return [s for k, v in value.items() if k not in ("alt", "legendgroup") for s in strings(v)]   # of which none is drawn
+        # of which none is drawn
+        if isinstance(value, dict):
+            return [s for k, v in value.items() if k not in ("alt", "legendgroup") for s in strings(v)]
         if isinstance(value, (list, tuple)): return [s for v in value for s in strings(v)]
         return [value] if isinstance(value, str) else []
     found = [s for fig in figures for s in strings(fig if isinstance(fig, dict) else json.loads(fig.to_json()))]
@@ -1032,7 +1182,8 @@ def test_many_results_fit_the_terminal():
     assert {int(n) for line in lines for n in re.findall(r"\bnet(\d+)\b", line)} >= set(range(20))
 
 def test_rows_match_where_class_and_path_do_or_the_work():
-    "Path 0 is a LayerNorm2d and a Permute (other work: alone on either side), path 1 a Linear and a QuantLinear (one work)."
+    """Path 0 is a LayerNorm2d and a Permute (other work: alone on either side), path 1 a Linear and a QuantLinear
+    (one work)."""
     from dataclasses import replace
     a, b = _named("net"), _named("net")
     a = replace(a, points=[replace(a.points[0], type="LayerNorm2d"), a.points[1]])

@@ -1,4 +1,5 @@
-"What every row keeps, wherever it was made: measured, predicted, read from a file of another tool, folded, gathered, saved."
+"""What every row keeps, wherever it was made: measured, predicted, read from a file of another tool, folded,
+gathered, saved."""
 import json, random
 from dataclasses import fields, replace
 from tempfile import NamedTemporaryFile
@@ -57,7 +58,9 @@ class Attends(nn.Module):
         q = x.unflatten(-1, (2, 8)).transpose(1, 2)
         return self.out(nn.functional.scaled_dot_product_attention(q, q, q, is_causal=True).transpose(1, 2).flatten(2))
 
-def small(): return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Flatten(), nn.LazyLinear(4))
+def small():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Identity(), nn.Flatten(),
+                         nn.LazyLinear(4))
 
 def made():
     net = small()
@@ -65,21 +68,25 @@ def made():
     return net
 
 def test_rows_of_a_profile():
-    check(RooflineAnalyzer(made(), torch.ones(2, 3, 8, 8), here).profile(warmup=1, steps=3, progress=False).result, 1000)
+    check(RooflineAnalyzer(made(), torch.ones(2, 3, 8, 8), here).profile(warmup=1, steps=3, progress=False).result,
+          1000)
 
 def test_rows_of_causal_attention():
-    check(RooflineAnalyzer(Attends(), torch.ones(2, 64, 16), here).profile(warmup=1, steps=3, progress=False).result, 1000)
+    check(RooflineAnalyzer(Attends(), torch.ones(2, 64, 16), here).profile(warmup=1, steps=3, progress=False).result,
+          1000)
 
 def test_rows_of_a_training_step():
     net = made()
     step = RooflineAnalyzer(net, torch.ones(2, 3, 8, 8), here)
-    check(step.profile(warmup=1, steps=3, backward=True, optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
+    check(step.profile(warmup=1, steps=3, backward=True,
+                       optimizer=torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9),
                        progress=False).result, 3000)
 
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=heavy_only("asks the compiler"))])
 def test_rows_of_a_prediction(compiled):
     check(predict(made(), torch.ones(2, 3, 8, 8), "NVIDIA H100 80GB HBM3", compiled=compiled), 1000)
-    check(predict(Attends(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", autocast=torch.bfloat16, compiled=compiled))
+    check(predict(Attends(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", autocast=torch.bfloat16,
+                  compiled=compiled))
 
 # Causal flash attention of 32 heads over 32 768 tokens of 128 channels takes 15 ms, the product after it 1.5 ms.
 
@@ -95,15 +102,16 @@ def attention_trace(path, dtype="c10::BFloat16", causal="True"):
     q, mm = [1, 32, 32768, 128], [[32768, 4096], [4096, 4096]]
     events = [event("python_function", "nn.Module: Attn_0", 50, 300),
               *launched(1, "aten::_scaled_dot_product_flash_attention", [q, q, q, [], [], [], []],
-                        [dtype] * 3 + ["Scalar"] * 3 + [""], ["", "", "", "0.", causal, "False", ""], "flash_fwd_kernel", 1000, 15000),
+                        [dtype] * 3 + ["Scalar"] * 3 + [""], ["", "", "", "0.", causal, "False", ""],
+                        "flash_fwd_kernel", 1000, 15000),
               *launched(2, "aten::mm", mm, [dtype] * 2, ["", ""], "nvjet_gemm", 17000, 1500)]
     path.write_text(json.dumps(dict(schemaVersion=1, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")],
                                     traceEvents=events)))
     return read_trace(path)
 
 def test_rows_of_causal_attention_in_a_trace(tmp_path):
-    """By hand: 32 · 32768 · 32769 / 2 pairs, each 4 · 128 FLOP in products, 8.8 TFLOP at 989 TFLOP/s: 8.9 ms. The product
-    adds 2 · 32768 · 4096², 1.1 ms, so the module needs 10.0 of its 16.5 ms."""
+    """By hand: 32 · 32768 · 32769 / 2 pairs, each 4 · 128 FLOP in products, 8.8 TFLOP at 989 TFLOP/s: 8.9 ms. The
+    product adds 2 · 32768 · 4096², 1.1 ms, so the module needs 10.0 of its 16.5 ms."""
     result = attention_trace(tmp_path/"causal.json")
     check(result, 1e12)
     pairs = 32 * 32768 * 32769 // 2
@@ -111,13 +119,15 @@ def test_rows_of_causal_attention_in_a_trace(tmp_path):
     assert attention.contraction_flops <= attention.flops and attention.flops == pytest.approx(pairs * 512, rel=0.02)
     assert attention.roof_time_s == pytest.approx(8.9e-3, rel=0.02)
     module = next(p for p in result.points if p.name == "Attn_0")
-    assert module.roof_time_s == pytest.approx(10.0e-3, rel=0.02) and module.utilization_pct == pytest.approx(61, abs=1)
+    assert (module.roof_time_s == pytest.approx(10.0e-3, rel=0.02)
+            and module.utilization_pct == pytest.approx(61, abs=1))
 
 def test_8_bit_operators_of_different_shapes_are_rows_of_their_own(tmp_path):
     shapes, fp8 = ([[128, 64], [64, 32]], [[256, 64], [64, 32]]), "c10::Float8_e4m3fn"
     events = [e for i, dims in enumerate(shapes)
               for e in launched(i + 1, "vllm::fp8_gemm", dims, [fp8] * 2, ["", ""], "fp8_kernel", 1000 * (i + 1), 100)]
-    (tmp_path/"fp8.json").write_text(json.dumps(dict(traceEvents=events, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")])))
+    (tmp_path/"fp8.json").write_text(json.dumps(dict(
+        traceEvents=events, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")])))
     result = read_trace(tmp_path/"fp8.json")
     assert {p.name for p in result.ops} == {"vllm::fp8_gemm 128×64 64×32", "vllm::fp8_gemm 256×64 64×32"}
     check(result)
@@ -127,7 +137,8 @@ def test_8_bit_operators_of_different_shapes_are_rows_of_their_own(tmp_path):
 def test_rows_of_counters(tmp_path, by):
     metrics = [("gpu__time_duration.sum", "ns", "80,000"), ("dram__bytes.sum", "byte", "4,194,304"),
                ("lts__t_bytes.sum", "byte", "16,777,216"), ("l1tex__t_bytes.sum", "byte", "33,554,432"),
-               *((f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum", "inst", "1,048,576") for op in ("fadd", "fmul", "ffma"))]
+               *((f"smsp__sass_thread_inst_executed_op_{op}_pred_on.sum", "inst", "1,048,576")
+                 for op in ("fadd", "fmul", "ffma"))]
     counted = tmp_path/"counted.csv"
     counted.write_text("\n".join(ncu_files.page("a.out", "k", "(256, 1, 1)", "(64, 1, 1)", "9.0", metrics)) + "\n")
     check(read_ncu(counted, by=by, peaks=HardwarePeaks(1e15, 1e14, device="cuda")), 4 * 1048576)
@@ -153,7 +164,8 @@ def seen(**how):
     if how: return predict(Sees(), torch.ones(2, 64, 16), "NVIDIA A100-SXM4-80GB", **how)
     return RooflineAnalyzer(Sees(), torch.ones(2, 64, 16), here).profile(warmup=1, steps=3, progress=False).result
 
-@pytest.mark.parametrize("how", [{}, pytest.param(dict(compiled=True), marks=heavy_only("compiles")), dict(autocast=torch.bfloat16)], ids=["profile", "compiled", "predict"])
+@pytest.mark.parametrize("how", [{}, pytest.param(dict(compiled=True), marks=heavy_only("compiles")),
+                                 dict(autocast=torch.bfloat16)], ids=["profile", "compiled", "predict"])
 def test_every_pair_is_a_figure_beside_the_needed_ones(how):
     result = seen(**how)
     found = {p.name: (p.contraction_flops, p.dense_flops) for p in result.points if p.dense_flops}
@@ -163,7 +175,8 @@ def test_every_pair_is_a_figure_beside_the_needed_ones(how):
         assert (r.program.contraction_flops, r.program.dense_flops) == (needed_pairs + linear, every_pair + linear)
     whole = fold(result.points, "category")
     assert sum(p.dense_flops for p in whole) == every_pair + linear
-    assert "dense_flops [FLOP]" in result.csv().splitlines()[0] and result.to_frame().dense_flops.sum() == every_pair + linear
+    assert ("dense_flops [FLOP]" in result.csv().splitlines()[0]
+            and result.to_frame().dense_flops.sum() == every_pair + linear)
 
 def test_a_file_from_before_has_no_figure_of_every_pair():
     data = json.loads(seen().to_json())
@@ -193,12 +206,13 @@ def test_both_counts_of_mfu_are_named():
     assert found["mfu"] == pytest.approx((needed_pairs + linear) / 1e6)
     assert found["dense_mfu"] == pytest.approx((every_pair + linear) / 1e6)
     assert [metric_fields[k].title for k in ("mfu", "dense_mfu")] == ["MFU, unmasked pairs", "MFU, all pairs"]
-    assert [serve_view._serve_fields[k].title for k in ("causal_mfu", "mfu")] == ["MFU, unmasked pairs", "MFU, all pairs"]
+    assert ([serve_view._serve_fields[k].title for k in ("causal_mfu", "mfu")]
+            == ["MFU, unmasked pairs", "MFU, all pairs"])
 
 @pytest.mark.parametrize("into", [False, True], ids=["binary", "in place"])
 def test_a_fused_convolution_that_adds_a_tensor(into):
-    """4 to 8 channels, 3×3 on 8×8 pixels: 2·8·64·36 FLOP in products, then a bias and a sum of 512 elements. The input of
-    256, weight of 288, bias of 8 and the other tensor of 512 numbers are read, 512 written."""
+    """4 to 8 channels, 3×3 on 8×8 pixels: 2·8·64·36 FLOP in products, then a bias and a sum of 512 elements. The
+    input of 256, weight of 288, bias of 8 and the other tensor of 512 numbers are read, 512 written."""
     x, w, other = torch.ones(1, 4, 8, 8), torch.ones(8, 4, 3, 3), torch.ones(1, 8, 8, 8)
     class Fused(nn.Module):
         def __init__(self): super().__init__(); self.w, self.b = nn.Parameter(w), nn.Parameter(torch.ones(8))
@@ -246,7 +260,8 @@ def test_every_field_adds_divides_and_is_written_as_it_declares(seed):
         if of["adds"]: assert unordered(there[name]) == unordered(back[name]), name
         if not of["part"]: assert getattr(half, name) == value, name
         elif of["adds"]: assert unordered(whole[name]) == unordered(value), name
-        if of["adds"] is sum_of_all: assert (there[name] is None) == any(getattr(q, name) is None for q in points), name
+        if of["adds"] is sum_of_all:
+            assert (there[name] is None) == any(getattr(q, name) is None for q in points), name
         assert (name in written) == of["saved"] and (not of["saved"] or getattr(read, name) == value), name
 
 def test_a_sum_of_counted_work_and_of_a_part_of_it_is_at_least_that_much():

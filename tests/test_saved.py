@@ -23,7 +23,8 @@ def full():
     "A result that has something of everything."
     peaks = HardwarePeaks(100, 10, levels=(MemoryLevel("L2", 100, 20.0), MemoryLevel("DRAM", None, 10.0)),
                           ceilings=(Ceiling("float32", 100.0, spread=0.1),), environment=dict(device_name="A CPU"),
-                          load=dict(cores=2, load_average=1.0, others=0.1), sweep=(("copy", 100, 10.0),), trials=(("float32", "matmul", 100, 90.0),))
+                          load=dict(cores=2, load_average=1.0, others=0.1), sweep=(("copy", 100, 10.0),),
+                          trials=(("float32", "matmul", 100, 90.0),))
     points = [place(Row("conv", "Conv2d", 1000, 20, 20.0), peaks, share=0.8),
               place(Row("copy", "Copy", 0, 20, 4.0), peaks, share=0.16),
               place(Row("mystery", "Op", None, 20, 1.0), peaks, share=0.04),
@@ -32,7 +33,8 @@ def full():
     memory = Memory(100, dict(weights=60, temporaries=40), "conv", "forward", "aten::mm",
                     [Moment("conv", "forward", "aten::mm", (60, 0, 0, 0, 0, 0, 0, 40))],
                     modules=dict(conv=ModuleMemory(0, 100, 40, 0)), start_bytes=60)
-    return Result(points, peaks, memory=memory, program=program, timing=Timing(25.0, 0.5, 24.9, 0.1, 20, 7, "by hand", 0.0),
+    return Result(points, peaks, memory=memory, program=program,
+                  timing=Timing(25.0, 0.5, 24.9, 0.1, 20, 7, "by hand", 0.0),
                   unknown_ops={"my::op": 1}, model="Net", notes=["by hand"], steps=[program],
                   ops=[replace(points[0], operator="aten::mm")], environment=dict(device_name="A CPU", threads=2),
                   sample=[dict(name="0", shape=[1, 3], dtype="float32")], call=dict(device="cpu", steps=None),
@@ -46,10 +48,11 @@ def places(value, path=()):
         yield from places(v, (*path, k))
 
 def ways(plain):
-    """Every field with every value, as (path, value): "*" stands for the places of a list, and each value is put at the next of
-    them. A row of the layers, of the operators, of a step and of the program are fields of their own."""
+    """Every field with every value, as (path, value): "*" stands for the places of a list, and each value is put at
+    the next of them. A row of the layers, of the operators, of a step and of the program are fields of their own."""
     fields = {}
-    for path in filter(None, places(plain)): fields.setdefault(tuple("*" if isinstance(k, int) else k for k in path), []).append(path)
+    for path in filter(None, places(plain)):
+        fields.setdefault(tuple("*" if isinstance(k, int) else k for k in path), []).append(path)
     return [(paths[i % len(paths)], other) for paths in fields.values() for i, other in enumerate(junk)]
 
 def damaged(plain, path, other):
@@ -84,8 +87,8 @@ def shown(r, full, drawn):
     if drawn: r.plot(), [c.plot() for c in several], r._page()
 
 def test_a_damaged_value_is_refused_or_shown(full):
-    """Values by chance in fields by chance, once a week every value in every field. What is read is written and compared; of some
-    fields, once a week of every one, the first that is read is drawn."""
+    """Values by chance in fields by chance, once a week every value in every field. What is read is written and
+    compared; of some fields, once a week of every one, the first that is read is drawn."""
     plain = json.loads(full.to_json())
     every = ways(plain)
     many, drawings = (len(every), len(every)) if nightly else (2000, 40) if heavy else (100, 6)
@@ -111,14 +114,19 @@ def test_every_place_is_read_or_refused(full):
 
 
 def contradictions():
-    "Yield (what, change, field): a change of one field that the others contradict, and the field that the message names."
-    row = lambda **values: lambda d: d["points"][0].update(values)
+    """Yield (what, change, field): a change of one field that the others contradict, and the field that the message
+    names."""
+    def row(**values): return lambda d: d["points"][0].update(values)
     yield "more contractions than FLOPs", row(contraction_flops=1001), "points[0].contraction_flops"
-    yield "levels that do not sum to the bytes", row(bytes_by_level=[["L2", 5], ["DRAM", 16]]), "points[0].bytes_by_level"
+    yield "levels that do not sum to the bytes", row(bytes_by_level=[
+        ["L2", 5], ["DRAM", 16]]), "points[0].bytes_by_level"
     yield "intensity", row(arithmetic_intensity=51.0), "points[0].arithmetic_intensity"          # 1000 / 20 = 50
-    yield "FLOP rate", row(achieved_gflops=6e-8), "points[0].achieved_gflops"                    # 1000 / 20 s = 50 FLOP/s
-    yield "utilization", row(utilization_pct=51.0), "points[0].utilization_pct"                  # 1000 / 100 = 10 s of 20
-    yield "bound", row(bound="memory"), "points[0].bound"                                        # at 50 FLOP/B, ridge point 10
+    # 1000 / 20 s = 50 FLOP/s
+    yield "FLOP rate", row(achieved_gflops=6e-8), "points[0].achieved_gflops"
+    # 1000 / 100 = 10 s of 20
+    yield "utilization", row(utilization_pct=51.0), "points[0].utilization_pct"
+    # at 50 FLOP/B, ridge point 10
+    yield "bound", row(bound="memory"), "points[0].bound"
     yield "above its roof", row(above_roof=True), "points[0].above_roof"
     yield "share", row(share=0.5), "points[0].share"
     yield "share of more than all", row(share=7.0), "points[0].share"
@@ -139,7 +147,7 @@ def contradictions():
     yield "shares of the whole", lambda d: d["program"].update(shares=[["compute", 0.7]]), "program.shares"
     yield "end to end", lambda d: d["timing"].update(end_to_end_s=1000.0), "timing.end_to_end_s"
     yield "threads", lambda d: d["environment"].update(threads=-4), "environment.threads"
-    held = lambda **values: lambda d: d["memory"].update(values)
+    def held(**values): return lambda d: d["memory"].update(values)
     yield "peak", held(peak_bytes=10**12), "memory.peak_bytes"
     yield "part of the peak", held(parts={"weights": 60, "temporaries": 40, "<b>": 0}), "memory.parts"
     yield "module of the peak", held(module="nope.nope"), "memory.module"
@@ -154,15 +162,18 @@ def test_a_result_that_contradicts_itself_is_refused(full, what, change, field):
     data = json.loads(full.to_json())
     change(data)
     with pytest.raises(ValueError) as refused: from_json(json.dumps(data))
-    assert f"damaged: {field}" in str(refused.value) and len(str(refused.value)) < 200 and "\n" not in str(refused.value)
+    assert (f"damaged: {field}" in str(refused.value) and len(str(refused.value)) < 200
+            and "\n" not in str(refused.value))
 
 def test_a_result_is_read_from_its_text_and_from_a_file_with_a_byte_order_mark(full, tmp_path):
     (tmp_path / "marked.json").write_text(full.to_json(), encoding="utf-8-sig")
     text = full.to_json()
-    for source in (text, "\ufeff" + text, tmp_path / "marked.json", str(tmp_path / "marked.json")): assert from_json(source) == full
+    for source in (text, "\ufeff" + text, tmp_path / "marked.json", str(tmp_path / "marked.json")):
+        assert from_json(source) == full
     peaks = full.peaks.to_json()
     (tmp_path / "peaks.json").write_text(peaks, encoding="utf-8-sig")
-    for source in (peaks, "\ufeff" + peaks, tmp_path / "peaks.json"): assert HardwarePeaks.from_json(source) == full.peaks
+    for source in (peaks, "\ufeff" + peaks, tmp_path / "peaks.json"):
+        assert HardwarePeaks.from_json(source) == full.peaks
     for wrong in ("x" * 10_000, "one\ntwo", text[1:]):
         with pytest.raises(ValueError) as refused: from_json(wrong)
         assert len(str(refused.value)) < 200

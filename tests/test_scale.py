@@ -21,7 +21,8 @@ def deep(n):
     for _ in range(n): net = Container(net)
     return net
 
-def profile(model, **kwargs): return RooflineAnalyzer(model, torch.ones(2, 4), peaks).profile(warmup=0, steps=1, **kwargs)
+def profile(model, **kwargs):
+    return RooflineAnalyzer(model, torch.ones(2, 4), peaks).profile(warmup=0, steps=1, **kwargs)
 
 def python_calls(f):
     "How many functions are called, in Python and in C: what a quadratic cost would show in, without a clock."
@@ -51,15 +52,14 @@ def test_four_times_the_layers_are_four_times_the_calls(backward):
 def test_fifty_containers_deep(backward):
     ra = profile(deep(50), backward=backward)
     forward = [r for r in ra.results if r.phase in ("", "forward") and r.name not in ("(loss)", "(overhead)")]
-    assert len(forward) == 51 and {r.flops for r in forward if r.type == "Container"} == {8} and max(r.name.count("inner") for r in forward) == 50
+    assert (len(forward) == 51 and {r.flops for r in forward if r.type == "Container"} == {8}
+            and max(r.name.count("inner") for r in forward) == 50)
 
 spin = "print('spinning', flush=True)\nwhile True: pass"
 
 @heavy_only("keeps every core busy")
 def test_a_busy_machine():
-    """Beside processes that keep every core busy a profile ends, and says what it saw.
-
-    How far the figures move is for `benchmarks/load.py`."""
+    "Beside processes that keep every core busy a profile ends, and says what it saw."
     code = "print(flush=True)\nwhile True: pass"
     busy = [subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) for _ in range(2)]
     for process in busy: process.stdout.readline()          # the load has started
@@ -69,7 +69,8 @@ def test_a_busy_machine():
     t, text = ra.timing, repr(ra.timing)
     assert f"{t.ratio:.3f}" in text and f"{100 * t.spread:.1f} % IQR" in text
     assert t.steps == 60 and 12 <= t.bare_steps <= 60       # a fifth, and more while they vary
-    quietest = t.statistic == "median of the quietest quarter"            # instrumented steps that vary are enough for it
+    # instrumented steps that vary are enough for it
+    quietest = t.statistic == "median of the quietest quarter"
     assert (quietest or t.spread <= 0.25) and (quietest or t.statistic == "interquartile mean") and t.cores >= 1
     assert ("WARNING" in text) == bool(t.warnings)
     if sys.platform == "linux": assert t.others > 0.5 and t.load_average is not None and t.steal is not None

@@ -8,7 +8,8 @@ from trace_files import step, written
 
 # pandas and onnx come with the compiler. sympy does not count: fake tensors (`torch/_subclasses/fake_tensor.py`,
 # `_dispatch_impl`) and `torch.device("meta")` (`torch/__init__.py`, `_check`) import it for every operator and size.
-# Nor does torch.distributed.tensor: PyTorch's C++ imports it at the first call on any subclass of a tensor (`torch.where` in
+# Nor does torch.distributed.tensor: PyTorch's C++ imports it at the first call on any subclass of a tensor
+# (`torch.where` in
 # `_refs.nn.functional.relu`), to ask whether it is one of its own.
 heavy_modules = ("torch._dynamo", "torch._inductor", "torch.distributed.fsdp", "pandas", "torch.onnx", "plotly")
 
@@ -35,11 +36,15 @@ def make():
 """)
     written(tmp_path, step(), deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3")])
     lines = ["--help", "compare --help", "count m.py:make", "trace trace.json", "predict m.py:make --on h100-sxm",
-             "peaks", "roofline m.py:make --no-html --json a.json", "roofline m.py:make --no-html --json b.json", "compare a.json b.json"]
-    done = subprocess.run([sys.executable, "-c", program.replace("HEAVY", repr(heavy_modules)), ";".join(lines)], cwd=tmp_path, capture_output=True, text=True)
+             "peaks", "roofline m.py:make --no-html --json a.json", "roofline m.py:make --no-html --json b.json",
+             "compare a.json b.json"]
+    done = subprocess.run([sys.executable, "-c", program.replace("HEAVY", repr(heavy_modules)), ";".join(lines)],
+                          cwd=tmp_path, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-3000:]
 
-@pytest.mark.parametrize("models", [pytest.param("quick", marks=heavy_only("counts models of torch twice")), pytest.param("all", marks=nightly_only("counts thirty models twice"))])
+@pytest.mark.parametrize("models", [pytest.param("quick", marks=heavy_only("counts models of torch twice")),
+                                    pytest.param("all", marks=nightly_only("counts thirty models twice"))])
 def test_counts_are_those_of_pytorchs_own_fake_tensors(models):
-    done = subprocess.run([sys.executable, root/"tests"/"benchmarks"/"fakes.py", models], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, root/"tests"/"benchmarks"/"fakes.py", models], capture_output=True,
+                          text=True)
     assert done.returncode == 0, done.stdout[-6000:] + done.stderr[-3000:]

@@ -14,7 +14,8 @@ from fasterbench.work.count import count_work
 
 peaks = HardwarePeaks(1e12, 1e11)
 
-def profile(model, sample, **how): return RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, progress=False, **how)
+def profile(model, sample, **how):
+    return RooflineAnalyzer(model, sample, peaks).profile(warmup=1, steps=2, progress=False, **how)
 
 def in_threads(n, job):
     errors = []
@@ -42,7 +43,8 @@ def test_four_threads_leave_the_process_as_it_was(what):
     backend = Backend()
     double = torch.compile(lambda x: 2 * x, backend=backend)
     double(torch.ones(3))
-    job = (lambda i: count_work(mlp(), torch.randn(4, 16))) if what == "count" else lambda i: profile(mlp(), torch.randn(4, 16))
+    job = ((lambda i: count_work(mlp(), torch.randn(4, 16))) if what == "count"
+           else lambda i: profile(mlp(), torch.randn(4, 16)))
     for _ in range(3): in_threads(4, job)
     runs = backend.runs
     double(torch.ones(3))
@@ -65,11 +67,13 @@ class CompiledForward(nn.Module):
 def test_a_compiled_forward_runs_as_it_was_compiled(where):
     torch._dynamo.reset()
     inner = CompiledForward().eval()
-    model, x, backend = inner if where == "root" else nn.Sequential(inner, nn.ReLU()).eval(), torch.randn(4, 16), CompiledForward.backend
+    model, x, backend = (inner if where == "root" else nn.Sequential(inner, nn.ReLU()).eval(), torch.randn(4, 16),
+                         CompiledForward.backend)
     with torch.no_grad(): [model(x) for _ in range(3)]
     backend.compiled = backend.runs = 0
     ra = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=12, progress=False)
-    assert backend.compiled == 0 and backend.runs >= 1 + 12 + 4      # the first, the timestamped ones, a bare one before each third
+    # the first, the timestamped ones, a bare one before each third
+    assert backend.compiled == 0 and backend.runs >= 1 + 12 + 4
     row, = (r for r in ra.results if r.type == "CompiledForward")
     assert row.contraction_flops == 2 * 2 * 4 * 16 * 16 and not {"0.a", "0.b", "a", "b"} & {r.name for r in ra.results}
 
@@ -84,7 +88,8 @@ def test_every_copy_of_a_layer_runs_its_own_code():
             fast._parameters = {k: nn.Parameter(torch.zeros_like(p)) for k, p in self.lin._parameters.items()}
             seen.append(fast(x).abs().sum().item())
             return self.lin(x)
-    for how in (copy.deepcopy, copy.copy, lambda m: m._replicate_for_data_parallel()): profile(Copies(how), torch.ones(2, 4)); count_work(Copies(how), torch.ones(2, 4))
+    for how in (copy.deepcopy, copy.copy, lambda m: m._replicate_for_data_parallel()):
+        profile(Copies(how), torch.ones(2, 4)); count_work(Copies(how), torch.ones(2, 4))
     assert len(seen) > 10 and set(seen) == {0.0}
 
 class Other(nn.Linear): pass
@@ -116,7 +121,8 @@ def test_a_backward_that_waits_goes_on_afterwards(what):
     with pytest.raises(RuntimeError, match="inplace operation"): waiting.backward()
 
 def test_functions_are_not_looked_into():
-    "Neither the closure of a hook nor its globals: 10 000 lists in it cost nothing, and a module that it names is not the model's."
+    """Neither the closure of a hook nor its globals: 10 000 lists in it cost nothing, and a module that it names is
+    not the model's."""
     other, many, model = nn.BatchNorm1d(4), [[] for _ in range(10_000)], mlp()
     bare = Snapshot([model])
     def hook(*args, many=many): other(torch.ones(3, 4))
@@ -131,7 +137,8 @@ def test_modules_in_a_cycle_are_measured():
     model, x = Cycle(), torch.randn(2, 4)
     work = count_work(model, x)
     assert (work.flops, work.contraction_flops) == (2 * 2 * 4 * 4 + 2 * 4, 2 * 2 * 4 * 4)
-    assert {r.name for r in profile(model, x).results} >= {"lin"} and count_work(model, x, backward=True).flops > work.flops
+    assert ({r.name for r in profile(model, x).results} >= {"lin"}
+            and count_work(model, x, backward=True).flops > work.flops)
     assert model.training and model.lin.training
 
 distributed = """

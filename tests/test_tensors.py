@@ -44,9 +44,11 @@ places = ["buffer", "attribute", "parameter", "attribute of a parameter"]
 
 def in_places(tensors):
     "Each tensor in each place; in the test line in one, the next one for each tensor."
-    return [pytest.param(tensor, where, marks=[heavy_only("in another place")] * (where != places[i % 4])) for i, tensor in enumerate(tensors) for where in places]
+    return [pytest.param(tensor, where, marks=[heavy_only("in another place")] * (where != places[i % 4]))
+            for i, tensor in enumerate(tensors) for where in places]
 
-@pytest.mark.parametrize("made, where", in_places([lambda: freed(torch.ones(16)), lambda: freed(torch.ones(4, 4).t()), short,
+@pytest.mark.parametrize("made, where", in_places([
+    lambda: freed(torch.ones(16)), lambda: freed(torch.ones(4, 4).t()), short,
                                                    lambda: freed(torch.ones(3, dtype=torch.int64))]))
 def test_a_tensor_without_memory_is_not_read(made, where):
     model = Holder(made(), where)
@@ -87,12 +89,15 @@ def eye(): return torch.eye(4)
 
 layouts = dict(coo=lambda: eye().to_sparse(), csr=lambda: eye().to_sparse_csr(), csc=lambda: eye().to_sparse_csc(),
                bsr=lambda: eye().to_sparse_bsr((2, 2)), bsc=lambda: eye().to_sparse_bsc((2, 2)),
-               mkldnn=lambda: eye().to_mkldnn(), quantized=lambda: torch.quantize_per_tensor(eye(), .1, 0, torch.quint8),
+               mkldnn=lambda: eye().to_mkldnn(),
+               quantized=lambda: torch.quantize_per_tensor(eye(), .1, 0, torch.quint8),
                nested=lambda: torch.nested.nested_tensor([torch.ones(2, 4), torch.ones(3, 4)]),
                conjugate=lambda: torch.ones(3, dtype=torch.complex64).conj(),
-               channels=lambda: torch.quantize_per_channel(eye(), torch.full((4,), .1), torch.zeros(4, dtype=torch.long),
+               channels=lambda: torch.quantize_per_channel(
+                   eye(), torch.full((4,), .1), torch.zeros(4, dtype=torch.long),
                                                            0, torch.qint8))
-doubled = dict(coo=lambda t: t.mul_(2), csr=lambda t: t.mul_(2), nested=lambda t: t.mul_(2), mkldnn=lambda t: t.zero_(),
+doubled = dict(coo=lambda t: t.mul_(2), csr=lambda t: t.mul_(2), nested=lambda t: t.mul_(2),
+               mkldnn=lambda t: t.zero_(),
                bsr=lambda t: t.values().mul_(2), csc=lambda t: t.values().mul_(2), bsc=lambda t: t.values().mul_(2),
                quantized=lambda t: t.copy_(eye() * 2), conjugate=lambda t: t.mul_(2j),
                channels=lambda t: t.copy_(eye() * 2))
@@ -124,7 +129,8 @@ def test_a_sample_of_any_layout_runs(layout):
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_a_sparse_product_is_counted_while_profiled():
     class Graph(nn.Module):
-        def __init__(self): super().__init__(); self.register_buffer("adj", eye().to_sparse()); self.lin = nn.Linear(4, 4)
+        def __init__(self):
+            super().__init__(); self.register_buffer("adj", eye().to_sparse()); self.lin = nn.Linear(4, 4)
         def forward(self, x): return torch.sparse.mm(self.adj, self.lin(x))
     rows = profiled(Graph(), torch.ones(4, 4))
     assert flops(rows) == 4 * 4 * (2 * 4 + 1) + 2 * 4 * 4          # the layer, and 4 non-zeros times rows of 4

@@ -27,14 +27,18 @@ def run(tmp_path, text):
 def test_a_warning_shows_the_line_of_the_user(tmp_path):
     "The line that calls `profile`, in the file of the user, through a context manager and a function of their own."
     said = run(tmp_path, script).stderr
-    assert re.findall(r"own\.py:(\d+): (\w+): (\S+ \S+)", said) == [("4", "ProvisionalWarning", "1 of"), ("4", "UnknownWarning", "no FLOP")], said
+    assert (re.findall(r"own\.py:(\d+): (\w+): (\S+ \S+)", said)
+            == [("4", "ProvisionalWarning", "1 of"), ("4", "UnknownWarning", "no FLOP")]), said
     assert "/fasterbench/" not in said, said
 
 def test_filters_know_the_kinds(tmp_path):
-    silent = script.replace("def profile", "warnings.simplefilter('ignore', fasterbench.UnknownWarning)\ndef profile", 1)
+    silent = script.replace("def profile", "warnings.simplefilter('ignore', fasterbench.UnknownWarning)\ndef profile",
+                            1)
     assert re.findall(r": (\w+Warning):", run(tmp_path, silent).stderr) == ["ProvisionalWarning"]
-    done = run(tmp_path, silent.replace("'ignore', fasterbench.UnknownWarning", "'error', fasterbench.FasterbenchWarning"))
-    assert done.returncode == 1 and "ProvisionalWarning: 1 of 1 rows are faster than their roof" in done.stderr.splitlines()[-1]
+    done = run(tmp_path, silent.replace("'ignore', fasterbench.UnknownWarning",
+                                        "'error', fasterbench.FasterbenchWarning"))
+    assert (done.returncode == 1 and "ProvisionalWarning: 1 of 1 rows are faster than their roof"
+            in done.stderr.splitlines()[-1])
 
 def test_every_warning_of_the_package_has_a_kind():
     "Nothing but the one helper warns: each call of `warn` names a kind of FasterbenchWarning."
@@ -43,7 +47,10 @@ def test_every_warning_of_the_package_has_a_kind():
     calls = []
     for path in (root/"fasterbench").rglob("*.py"):
         for n in ast.walk(tree(path)):
-            if isinstance(n, ast.ImportFrom) and n.module == "warnings" and not n.level: assert "warn" not in {a.name for a in n.names}, path
-            if isinstance(n, ast.Call) and ast.unparse(n.func) == "warnings.warn": raise AssertionError(f"{path}:{n.lineno}")
-            if isinstance(n, ast.Call) and ast.unparse(n.func) == "warn": calls.append((path.name, n.lineno, ast.unparse(n.args[1])))
+            if isinstance(n, ast.ImportFrom) and n.module == "warnings" and not n.level:
+                assert "warn" not in {a.name for a in n.names}, path
+            if isinstance(n, ast.Call) and ast.unparse(n.func) == "warnings.warn":
+                raise AssertionError(f"{path}:{n.lineno}")
+            if isinstance(n, ast.Call) and ast.unparse(n.func) == "warn":
+                calls.append((path.name, n.lineno, ast.unparse(n.args[1])))
     assert len(calls) >= 10 and {kind for *_, kind in calls} <= kinds | {"kind"}, calls

@@ -48,13 +48,15 @@ def test_families(family):
     torch.manual_seed(0)
     sample = {k: torch.randint(5, 90, s) if "ids" in k else torch.randn(s) for k, s in shapes.items()}
     net = getattr(transformers, model)(getattr(transformers, config)(**settings))
-    def loss(out): return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
+    def loss(out):
+        return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
     alike(net, sample)
     alike(net, sample, backward=True, loss=loss)
 
 # ---- answers, guards and masks
 
-@pytest.mark.parametrize("holds", [lambda y: torch.isfinite(y).all(), lambda y: not (torch.isnan(y).any() | torch.isinf(y).any()),
+@pytest.mark.parametrize("holds", [lambda y: torch.isfinite(y).all(),
+                                   lambda y: not (torch.isnan(y).any() | torch.isinf(y).any()),
                                    lambda y: (y.abs() < float("inf")).all(), lambda y: (y == y).all()])
 def test_nothing_overflows_where_nothing_is_known(holds):
     "16 numbers by 8 weights each, and their biases; a test that fails would clamp."
@@ -83,16 +85,20 @@ def test_the_fewest_experts_and_even_routing():
 
 # ---- operators
 
-@pytest.mark.parametrize("layer, x", [(nn.Linear(16, 8), torch.ones(4, 16).double()), (nn.Linear(16, 8).bfloat16(), torch.ones(4, 16)),
+@pytest.mark.parametrize("layer, x", [(nn.Linear(16, 8), torch.ones(4, 16).double()),
+                                      (nn.Linear(16, 8).bfloat16(), torch.ones(4, 16)),
                                       (nn.Conv2d(3, 4, 1), torch.ones(1, 3, 8, 8).double())])
 @pytest.mark.parametrize("target", targets)
 def test_products_of_two_dtypes_are_refused(layer, x, target):
     with pytest.raises((RuntimeError, ValueError), match="type"): count_work(layer, x)
-    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same"): count_work(layer, x, target=targets[target])
+    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same"):
+        count_work(layer, x, target=targets[target])
 
-@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy, F.soft_margin_loss, F.l1_loss, F.huber_loss])
+@pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy, F.soft_margin_loss, F.l1_loss,
+                                  F.huber_loss])
 def test_a_loss_keeps_its_buffer(loss):
-    alike(nn.Sequential(nn.Linear(16, 16), nn.Sigmoid()), torch.rand(64, 16), backward=True, loss=lambda y: loss(y, torch.ones_like(y)))
+    alike(nn.Sequential(nn.Linear(16, 16), nn.Sigmoid()), torch.rand(64, 16), backward=True,
+          loss=lambda y: loss(y, torch.ones_like(y)))
 
 class Clipping(torch.optim.AdamW):
     def step(self, closure=None):
@@ -101,7 +107,8 @@ class Clipping(torch.optim.AdamW):
 
 def test_clipping_is_one_operator_over_all_gradients():
     net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
-    works = [count_work(net, torch.ones(4, 16), backward=True, optimizer=Clipping(net.parameters()), target=t) for t in (None, cpu)]
+    works = [count_work(net, torch.ones(4, 16), backward=True, optimizer=Clipping(net.parameters()), target=t)
+             for t in (None, cpu)]
     first, second = ([c.operator for c in w.trace] for w in works)
     assert first == second and first.count("aten::_foreach_norm") == 1
 
@@ -118,7 +125,8 @@ def test_loops_take_their_steps_and_one_branch_runs(target):
     one, layer = 2 * 4 * 16 * 16, nn.Linear(16, 16, bias=False)
     def flops(f, x): return count_work(Calls(f, l=layer).eval(), x, target=targets[target])
     assert flops(lambda m, x: each(lambda y: m.l(y), x), torch.ones(6, 4, 16)).contraction_flops == 6 * one
-    work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)), torch.ones(4, 16))
+    work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)),
+                 torch.ones(4, 16))
     assert work.contraction_flops == one and "branch" in work.assumptions[0]
 
 # ---- classes of tensors
@@ -135,7 +143,8 @@ def use_held(m, x):
     assert isinstance(m.w, Named) and m.w.more == dict(scale=3)
     return x @ m.w.t()
 
-made_in_forward = [use_held, lambda m, x: x @ Named(m.w.data, scale=1).t(), lambda m, x: (x @ m.w.t()).as_subclass(Bias),
+made_in_forward = [use_held, lambda m, x: x @ Named(m.w.data, scale=1).t(),
+                   lambda m, x: (x @ m.w.t()).as_subclass(Bias),
                    lambda m, x: x.as_subclass(Bias) @ m.w.t()]
 
 @pytest.mark.parametrize("target", targets)

@@ -1,14 +1,21 @@
-"The words: the project measures and does not advise. Notebooks, README, CONTRIBUTING and docstrings are read for advice."
+"""The words: the project measures and does not advise. Notebooks, README, CONTRIBUTING and docstrings are read for
+advice."""
 import ast, json, re
 
 from conftest import heavy_only, root
 
 # What tells a reader what to do about a number. Each is found as whole words, in any case.
 advice = [
-    r"consider(?:ing)?", r"recommend\w*", r"we (?:suggest|advise|propose)", r"suggestions?", r"suggest\w*\(", r"bottlenecks?\(", r"it is (?:best|better|advisable|wise) to",
-    r"you (?:should|ought|might|may want|need to|could|must|had better)", r"(?:might|may) want", r"(?:should|ought to|could|must) be (?:compressed|optimi[sz]ed|pruned|quanti[sz]ed|fused|replaced|improved|reduced|avoided)",
-    r"(?:layers?|models?|kernels?|operators?|rows?) (?:should|ought to)", r"try (?:to|a|an|the|using|out|reducing|increasing)", r"worth (?:optimi[sz]ing|fusing|improving|a try)", r"candidates? for (?:optimi[sz]ation|compression|fusion)",
-    r"room for improvement", r"best practices?", r"low-hanging", r"make sure", r"don't forget", r"good idea", r"optimi[sz]e (?:it|this|these|your|the (?:model|layer|kernel)s?)",
+    r"consider(?:ing)?", r"recommend\w*", r"we (?:suggest|advise|propose)", r"suggestions?", r"suggest\w*\(",
+    r"bottlenecks?\(", r"it is (?:best|better|advisable|wise) to",
+    r"you (?:should|ought|might|may want|need to|could|must|had better)", r"(?:might|may) want",
+    r"(?:should|ought to|could|must) be "
+    r"(?:compressed|optimi[sz]ed|pruned|quanti[sz]ed|fused|replaced|improved|reduced|avoided)",
+    r"(?:layers?|models?|kernels?|operators?|rows?) (?:should|ought to)",
+    r"try (?:to|a|an|the|using|out|reducing|increasing)", r"worth (?:optimi[sz]ing|fusing|improving|a try)",
+    r"candidates? for (?:optimi[sz]ation|compression|fusion)",
+    r"room for improvement", r"best practices?", r"low-hanging", r"make sure", r"don't forget", r"good idea",
+    r"optimi[sz]e (?:it|this|these|your|the (?:model|layer|kernel)s?)",
 ]
 pattern = re.compile("|".join(rf"(?<!\w)(?:{a})" + ("" if a.endswith(r"\(") else r"(?!\w)") for a in advice), re.I)
 
@@ -26,10 +33,13 @@ def texts(path):
     "Return the texts of a file: of a notebook all cells, from which its module is made, and printed outputs."
     if path.suffix == ".md": return [path.read_text(encoding="utf-8")]
     cells = json.loads(path.read_text(encoding="utf-8"))["cells"]
-    outputs = [o for c in cells for o in c.get("outputs", []) if o.get("name") != "stderr"]       # warnings of other packages are their words
-    return ["".join(c["source"]) for c in cells] + ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs]
+    # warnings of other packages are their words
+    outputs = [o for c in cells for o in c.get("outputs", []) if o.get("name") != "stderr"]
+    return (["".join(c["source"]) for c in cells]
+            + ["".join(o.get("text") or o.get("data", {}).get("text/plain", "")) for o in outputs])
 
-read = sorted(p for p in (*(root/"nbs").rglob("*.ipynb"), *(root/"nbs").rglob("*.md"), *root.glob("*.md")) if ".ipynb_checkpoints" not in p.parts)
+read = sorted(p for p in (*(root/"nbs").rglob("*.ipynb"), *(root/"nbs").rglob("*.md"), *root.glob("*.md"))
+              if ".ipynb_checkpoints" not in p.parts)
 
 def test_no_advice():
     "In no notebook, page or printed output, and so in no module; what is found is named with its file."
@@ -37,11 +47,16 @@ def test_no_advice():
     assert told == {} and len(read) > 100
 
 planted = [
-    "This layer is memory bound; consider fusing it.", "We recommend bfloat16.", "You should raise the batch size.", "Try to reduce the traffic.", "layer1 should be compressed",
-    "You might want channels last.", "ra.suggest()", "ra.bottlenecks(top=3)", "Large dots are candidates for optimization.", "It is better to fold the batch norms.", "Consider\nthis", "we suggest pruning",
+    "This layer is memory bound; consider fusing it.", "We recommend bfloat16.", "You should raise the batch size.",
+    "Try to reduce the traffic.", "layer1 should be compressed",
+    "You might want channels last.", "ra.suggest()", "ra.bottlenecks(top=3)",
+    "Large dots are candidates for optimization.", "It is better to fold the batch norms.", "Consider\nthis",
+    "we suggest pruning",
 ]
 fine = [
-    "The model considered here has three levels.", "bound by memory", "try: import pandas", "A size below 1 is not valid; valid are sizes from 1.", "The sum should agree with the total.", "considerably faster",
+    "The model considered here has three levels.", "bound by memory", "try: import pandas",
+    "A size below 1 is not valid; valid are sizes from 1.", "The sum should agree with the total.",
+    "considerably faster",
     "retry to connect", "the bottleneck level is DRAM",
 ]
 
@@ -49,7 +64,8 @@ def test_advice_is_told_from_facts():
     assert [p for p in planted if not found(p)] == [] and [f for f in fine if found(f)] == []
 
 def test_advice_in_every_kind_of_file_is_found(tmp_path):
-    cells = [dict(cell_type="markdown", source=["You should\n", "wait."]), dict(cell_type="code", source=["f()"], outputs=[dict(text=["We recommend it."])])]
+    cells = [dict(cell_type="markdown", source=["You should\n", "wait."]),
+             dict(cell_type="code", source=["f()"], outputs=[dict(text=["We recommend it."])])]
     (tmp_path/"a.ipynb").write_text(json.dumps(dict(cells=cells)))
     (tmp_path/"a.md").write_text("You might want more.")
     for name, n in (("a.ipynb", 2), ("a.md", 1)): assert len([a for t in texts(tmp_path/name) for a in found(t)]) == n
@@ -59,12 +75,14 @@ ours = {r"stamps?": "clock reading, or instrumentation overhead"}
 
 def prose(path):
     "Return the text of a page: cells of Markdown, without code in them."
-    cells = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.suffix == ".ipynb" else [dict(cell_type="markdown", source=[path.read_text(encoding="utf-8")])]
+    cells = (json.loads(path.read_text(encoding="utf-8"))["cells"] if path.suffix == ".ipynb"
+             else [dict(cell_type="markdown", source=[path.read_text(encoding="utf-8")])])
     text = "\n".join("".join(c["source"]) for c in cells if c["cell_type"] == "markdown")
     return re.sub(r"```.*?```|`[^`]*`|\]\([^)]*\)", "", text, flags=re.S)
 
 def test_pages_use_words_of_the_field():
-    pages = [*root.glob("*.md"), root/"nbs/index.ipynb", *(root/"nbs/tutorials").glob("*.ipynb"), *(root/"nbs/docs").iterdir(), *(root/"nbs/reference").iterdir()]
+    pages = [*root.glob("*.md"), root/"nbs/index.ipynb", *(root/"nbs/tutorials").glob("*.ipynb"),
+             *(root/"nbs/docs").iterdir(), *(root/"nbs/reference").iterdir()]
     assert [(p.name, m[0]) for p in pages for word in ours for m in re.finditer(rf"\b{word}\b", prose(p), re.I)] == []
     assert len(pages) > 20 and any("roof" in prose(p) for p in pages)
 
@@ -84,7 +102,9 @@ def test_docstrings_say_what_a_function_does():
     assert found == {} and len(modules) > 80
 
 def test_docstrings_that_begin_with_what_are_found():
-    source = '"What a module holds."\nclass A:\n    "Whatever."\n    def f(self):\n        "Whether it is."\nasync def g(): "The same, with more."\ndef h(): "Return whether it is."\n'
+    source = (
+        '"What a module holds."\nclass A:\n    "Whatever."\n    def f(self):\n        "Whether it is."\nasync def '
+        'g(): "The same, with more."\ndef h(): "Return whether it is."\n')
     assert openings(source) == ["What a module holds.", "The same, with more.", "Whether it is."]
 
 # Words that no colleague uses any more, and things that stand where they are.
@@ -93,22 +113,27 @@ old_words = re.compile(rf"(?<![\w-])(?:anew|nobody|beside|{stands})(?!\w)", re.I
 
 def odd(source):
     "Return the docstrings, messages and comments of a module that hold such words; names in code are none."
-    strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant) and isinstance(n.value, str) and " " in n.value]
+    strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)
+               and isinstance(n.value, str) and " " in n.value]
     return [t for t in strings + re.findall(r"(?<!['\"])#(?! %%)(.*)", source) if old_words.search(t)]
 
 @heavy_only("words of a list")
 def test_texts_of_the_package_use_todays_words():
-    found = {str(p.relative_to(root)): them for p in (root/"fasterbench").rglob("*.py") if (them := odd(p.read_text(encoding="utf-8")))}
+    found = {str(p.relative_to(root)): them for p in (root/"fasterbench").rglob("*.py")
+             if (them := odd(p.read_text(encoding="utf-8")))}
     assert found == {}
 
 def test_old_words_are_found():
-    source = 'def f(anew):\n    "Measure anew."\n    nobody = "--anew" # it stands beside it\n    raise ValueError("nobody is here")\ny = "what it stands for, besides" # beside_x\n'
+    source = (
+        'def f(anew):\n    "Measure anew."\n    nobody = "--anew" # it stands beside it\n    raise '
+        'ValueError("nobody is here")\ny = "what it stands for, besides" # beside_x\n')
     assert odd(source) == ["Measure anew.", "nobody is here", " it stands beside it"]
 
 def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
 def test_tutorials_end_with_words():
     "The last thing that a reader sees is what was found, not a test."
-    seen = {p.name: [c for c in cells(p) if not "".join(c["source"]).startswith("#| hide")][-1]["cell_type"] for p in (root/"nbs/tutorials").glob("*.ipynb")}
+    seen = {p.name: [c for c in cells(p) if not "".join(c["source"]).startswith("#| hide")][-1]["cell_type"]
+            for p in (root/"nbs/tutorials").glob("*.ipynb")}
     assert [name for name, kind in seen.items() if kind != "markdown"] == []
 
 # ---- terms of output
@@ -117,7 +142,8 @@ glossary = root/"nbs/docs/glossary.md"
 def defined():
     "The terms of the glossary: those of the first column, which may name several."
     rows = [line.split("|")[1] for line in glossary.read_text(encoding="utf-8").splitlines() if line.startswith("| ")]
-    return {term.strip() for row in rows for part in (row, *row.split(", ")) for term in (part.strip(),)} | {row.strip() for row in rows}
+    return ({term.strip() for row in rows for part in (row, *row.split(", ")) for term in (part.strip(),)}
+            | {row.strip() for row in rows})
 
 def printed_fields():
     "Every column of every table, by its title in the terminal and on pages: the `Field`s that modules hold."
@@ -138,7 +164,8 @@ def printed_fields():
 
 def meant(title):
     "A title without what it is the ratio or the side of, or the memory level that it names."
-    return re.sub(r"^FLOP, | (?:ratio|before|after)$|,? (?:limit|expected|unmasked pairs|all pairs)$", "", title).strip()
+    return re.sub(r"^FLOP, | (?:ratio|before|after)$|,? (?:limit|expected|unmasked pairs|all pairs)$", "",
+                  title).strip()
 
 def test_every_column_is_in_the_glossary():
     terms, fields = defined(), printed_fields()
@@ -155,34 +182,48 @@ def test_every_word_of_the_headline_is_in_the_glossary():
     from fasterbench.traces.trace_join import causes
     from fasterbench.views.headline import terms
     from fasterbench.work.memory import part_names
-    words = {t.label for above in (1, -1) for t in terms(Division(10, (("compute", 1),), above, (), 1, 1, 1, 1, (("(idle)", 1),)))}
-    words |= {t.label for t in terms(Division(10, (), 0, (), 0, 1, -2))} | {*causes.values(), "matched by position in the step"}
+    words = {t.label for above in (1, -1) for t in terms(Division(
+        10, (("compute", 1),), above, (), 1, 1, 1, 1, (("(idle)", 1),)))}
+    words |= ({t.label for t in terms(Division(10, (), 0, (), 0, 1, -2))}
+              | {*causes.values(), "matched by position in the step"})
     words |= {*get_args(Bound), *filter(None, get_args(Phase))} - {"none", "undefined"}
     words |= {*part_names, wrapper_row, memory_row, *(name for name, _ in _outside_graphs.values())}
     told = glossary.read_text(encoding="utf-8")
-    missing = {w for w in words if w not in defined() and meant(w) not in defined()} - {"in rows at their roofs", "with unknown FLOPs"}
+    missing = {w for w in words if w not in defined()
+               and meant(w) not in defined()} - {"in rows at their roofs", "with unknown FLOPs"}
     assert missing == set(), missing
     assert all(f"`{b}`" in told for b in ("none", "undefined"))
 
 # Words that were coined here; the field's own are in their place.
-coined = re.compile(r"others used|PREDICTED|roof-limited|recogni[sz]ed by their neighbours|that the rows sum to|provisional\b|(?<![\w.-])anew\b|of unknown work|sets of devices|"
-                    r"disturbed: |not steady|above the roofs\b|outside any layer|waited for launches|launched before, waited|; left out|the host needs|were used up|(?:run|forward|step)s vary by")
+coined = re.compile(
+    r"others used|PREDICTED|roof-limited|recogni[sz]ed by their neighbours|that the rows sum "
+    r"to|provisional\b|(?<![\w.-])anew\b|of unknown work|sets of devices|"
+                    r"disturbed: |not steady|above the roofs\b|outside any layer|waited for launches|launched "
+                    r"before, waited|; left out|the host needs|were used up|(?:run|forward|step)s vary by")
 
 def printable_texts(source):
     "Return the strings of a module that it can print: those with a blank, no docstrings, and no keys."
     tree = ast.parse(source)
-    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef)) and n.body and isinstance(n.body[0], ast.Expr)}
-    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str) and id(n) not in docs]
+    docs = {id(n.body[0].value) for n in ast.walk(tree) if isinstance(n, (ast.Module, ast.ClassDef, ast.FunctionDef))
+            and n.body and isinstance(n.body[0], ast.Expr)}
+    return [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant) and isinstance(n.value, str)
+            and id(n) not in docs]
 
 @heavy_only("words of a list")
 def test_nothing_coined_is_printed():
-    found = {str(p.relative_to(root)): hits for p in (*(root/"fasterbench").rglob("*.py"), *(root/"fasterbench/assets").glob("*.js")) if p.name != "_modidx.py"
-             if (hits := [t for t in (printable_texts(p.read_text(encoding="utf-8")) if p.suffix == ".py" else [p.read_text(encoding="utf-8")]) if coined.search(t)])}
+    found = {str(p.relative_to(root)): hits
+             for p in (*(root/"fasterbench").rglob("*.py"), *(root/"fasterbench/assets").glob("*.js"))
+             if p.name != "_modidx.py"
+             if (hits := [t for t in (printable_texts(p.read_text(encoding="utf-8")) if p.suffix == ".py"
+                                      else [p.read_text(encoding="utf-8")]) if coined.search(t)])}
     assert found == {}
 
 def test_coined_words_are_found():
-    source = 'def f():\n    "not steady"\n    return f"{x} of unknown work"\ny = "a dtype; left out: that of the model"\nz = "other processes used 1.6 of 2 cores"\n'
-    assert printable_texts(source) == ["a dtype; left out: that of the model", "other processes used 1.6 of 2 cores", " of unknown work"]
+    source = (
+        'def f():\n    "not steady"\n    return f"{x} of unknown work"\ny = "a dtype; left out: that of the '
+        'model"\nz = "other processes used 1.6 of 2 cores"\n')
+    assert (printable_texts(source) == ["a dtype; left out: that of the model", "other processes used 1.6 of 2 cores",
+                                        " of unknown work"])
     assert [bool(coined.search(t)) for t in printable_texts(source)] == [True, False, True]
 
 def test_the_front_door_is_short():

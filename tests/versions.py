@@ -4,8 +4,8 @@
     python tests/versions.py oldest newest         # these rows
     python tests/versions.py oldest --quick        # main job and canary alone
 
-Environments are made by uv where it is there (with every Python that it finds or fetches), and where it is not or fails by venv
-with the Pythons that are on the path. A row takes 5 GB while it runs."""
+Environments are made by uv where it is there (with every Python that it finds or fetches), and where it is not or
+fails by venv with the Pythons that are on the path. A row takes 5 GB while it runs."""
 import argparse, os, re, shutil, subprocess, sys, tempfile
 from configparser import ConfigParser
 from pathlib import Path
@@ -20,7 +20,8 @@ requirements = config["dependencies"]["requirements"].split()
 
 # Row → Python, requirement on torch. "oldest" has the lowest release of every requirement.
 rows = {"oldest": ("3.10", next(r for r in requirements if r.startswith("torch")).replace(">=", "==") + ".*"),
-        "2.12": ("3.11", "torch==2.12.*"), "2.13": ("3.13", "torch==2.13.*"), "2.14": ("3.11", "torch==2.14.*"), "newest": ("3.14", "torch")}
+        "2.12": ("3.11", "torch==2.12.*"), "2.13": ("3.13", "torch==2.13.*"), "2.14": ("3.11", "torch==2.14.*"),
+        "newest": ("3.14", "torch")}
 job = ["-m", "fasterbench", "roofline", "torchvision:resnet18", "--html", "page.html", "--json", "result.json"]
 
 def lowest():
@@ -29,12 +30,14 @@ def lowest():
 
 def run(command, log, **how):
     "Exit code, with what was printed in `log`."
-    with open(log, "a") as f: return subprocess.run([*map(str, command)], stdout=f, stderr=subprocess.STDOUT, **how).returncode
+    with open(log, "a") as f:
+        return subprocess.run([*map(str, command)], stdout=f, stderr=subprocess.STDOUT, **how).returncode
 
 def interpreter(python):
     "Where a Python of pyenv lies, for uv and venv alike; else its command, which uv may also fetch."
     own = sorted((Path.home()/".pyenv/versions").glob(f"{python}.*/bin/python"))
-    return str(own[-1]) if own else shutil.which(f"python{python}") or (sys.executable if sys.version.startswith(f"{python}.") else None)
+    return (str(own[-1]) if own else shutil.which(f"python{python}")
+            or (sys.executable if sys.version.startswith(f"{python}.") else None))
 
 def environment(folder, python, torch, constraints, extra, log):
     "An environment with the package and an extra; the path of its Python, or None."
@@ -44,10 +47,12 @@ def environment(folder, python, torch, constraints, extra, log):
     inside = there/("Scripts" if os.name == "nt" else "bin")/"python"
     own = interpreter(python)
     if uv := shutil.which("uv"):
-        made = run([uv, "venv", "-q", "--python", own or python, there], log) or run([uv, "pip", "install", "-q", "--python", inside, "-c", pins, *wanted], log)
+        made = (run([uv, "venv", "-q", "--python", own or python, there], log)
+                or run([uv, "pip", "install", "-q", "--python", inside, "-c", pins, *wanted], log))
         if not made: return inside
     if own is None: return None
-    made = run([own, "-m", "venv", "--clear", there], log) or run([inside, "-m", "pip", "install", "-q", "-c", pins, *wanted], log)
+    made = (run([own, "-m", "venv", "--clear", there], log)
+            or run([inside, "-m", "pip", "install", "-q", "-c", pins, *wanted], log))
     return None if made else inside
 
 def tried(name, quick, log):
@@ -56,15 +61,20 @@ def tried(name, quick, log):
     with tempfile.TemporaryDirectory(prefix="fasterbench-versions-") as d:
         folder, start = Path(d), monotonic()
         shutil.copytree(root, folder/"project", ignore=beside)    # rows run beside other installations of it
-        inside = environment(folder, python, torch, lowest() if name == "oldest" else [], "vision" if quick else "dev", log)
+        inside = environment(folder, python, torch, lowest() if name == "oldest" else [],
+                             "vision" if quick else "dev", log)
         if inside is None: return [name, torch, python, "not installed", "", "", ""]
-        env = {k: v for k, v in os.environ.items() if k != "PYTHONPATH"} | dict(PATH=f"{inside.parent}{os.pathsep}{os.environ['PATH']}", TQDM_DISABLE="1")
+        env = ({k: v for k, v in os.environ.items() if k != "PYTHONPATH"}
+               | dict(PATH=f"{inside.parent}{os.pathsep}{os.environ['PATH']}", TQDM_DISABLE="1"))
         env.setdefault("FASTERBENCH_SHARED", str(root.parent/"shared"))
-        said = subprocess.run([inside, "-c", "import torch, platform; print(torch.__version__, platform.python_version())"], capture_output=True, text=True, env=env).stdout.split()
+        said = subprocess.run([inside, "-c",
+                               "import torch, platform; print(torch.__version__, platform.python_version())"],
+                              capture_output=True, text=True, env=env).stdout.split()
         work = run([inside, *job], log, cwd=folder, env=env)
         canary = run([inside, folder/"project/tests/test_canary.py"], log, env=env)
         counts = "" if quick else tests(inside, folder/"project", env, log)
-        return [name, *(said or ["?", "?"]), *("failed" if code else "runs" for code in (work, canary)), counts, f"{(monotonic() - start) / 60:.0f} min"]
+        return [name, *(said or ["?", "?"]), *("failed" if code else "runs" for code in (work, canary)), counts,
+                f"{(monotonic() - start) / 60:.0f} min"]
 
 def tests(inside, project, env, log):
     "The test line; its last line."
@@ -83,6 +93,7 @@ if __name__ == "__main__":
     bad = 0
     for name in asked.rows or rows:
         cells = tried(name, asked.quick, asked.log.resolve())
-        bad += any(c in ("failed", "not installed", "did not run") or re.match("[1-9].* failed", c) is not None for c in cells[2:])
+        bad += any(c in ("failed", "not installed", "did not run") or re.match("[1-9].* failed", c) is not None
+                   for c in cells[2:])
         print("| " + " | ".join(cells) + " |", flush=True)
     sys.exit(bool(bad))

@@ -1,5 +1,5 @@
-"""Which module imports which, read from the source: imports inside functions count, and names that `fasterbench` hands on
-count as imports of the module they live in."""
+"""Which module imports which, read from the source: imports inside functions count, and names that `fasterbench`
+hands on count as imports of the module they live in."""
 import ast
 from functools import cache
 from pathlib import Path
@@ -13,8 +13,10 @@ def tree(path):
     return ast.parse(Path(path).read_text(encoding="utf-8"))
 
 def modules(package):
-    "Dotted name below the package → file. A wing is there by its own name if its `__init__` holds something; the package itself is left out."
-    files = [p for p in Path(package).rglob("*.py") if p.stem not in ("__init__", "_modidx") or p.parent != Path(package) and p.stem == "__init__" and p.stat().st_size]
+    """Dotted name below the package → file. A wing is there by its own name if its `__init__` holds something; the
+    package itself is left out."""
+    files = [p for p in Path(package).rglob("*.py") if p.stem not in ("__init__", "_modidx")
+             or p.parent != Path(package) and p.stem == "__init__" and p.stat().st_size]
     return {".".join(p.relative_to(package).with_suffix("").parts).removesuffix(".__init__"): p for p in files}
 
 def constants(path):
@@ -75,7 +77,8 @@ def backwards(graph, features):
     "(module, module) for each import of a later wing or of another feature, and for wings that are not listed."
     place = {w: i for i, w in enumerate(order)} | dict.fromkeys(features, len(order))
     def is_down(a, b):
-        return a in place and b in place and (a == b or place[b] < place[a] or b in features.get(a, {}).get("needs", ()))
+        return (a in place and b in place and (a == b or place[b] < place[a]
+                                               or b in features.get(a, {}).get("needs", ())))
     return sorted((a, b) for a, them in graph.items() for b in them if not is_down(wing(a), wing(b)))
 
 def circles(graph):
@@ -88,4 +91,5 @@ def circles(graph):
             more = set().union(*(reach.get(b, set()) for b in them)) - them
             changed = changed or bool(more)
             them.update(more)
-    return sorted({frozenset({a} | {b for b in reach[a] if a in reach.get(b, ())}) for a in reach if a in reach[a]}, key=sorted)
+    return sorted({frozenset({a} | {b for b in reach[a] if a in reach.get(b, ())}) for a in reach if a in reach[a]},
+                  key=sorted)

@@ -10,25 +10,8 @@ __all__ = ['unlaunched_row', 'outside_row', 'access_bytes_by_level', 'CallRow', 
 from dataclasses import replace
 from typing import NamedTuple
 
+from fastcore.basics import groupby
 from torch import nn
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from .measure import Measurement
 from ..core import features

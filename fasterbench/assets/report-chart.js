@@ -8,7 +8,21 @@ let charts = [], marked, passing
 const low = () => innerHeight < 500, under = () => low() ? 24 : 46
 const stripOf = (layout, traces) => layout.yaxis2?.type === "category" && traces.some(t => t.yaxis === "y2" && t.x?.length)
 const stripHeight = layout => (low() ? 13 : 17) * layout.yaxis2.categoryarray.length + 12
+// On a phone the panels of a chart are below one another: px for each.
+const narrow = () => innerWidth < 600, panelHeight = 170
+const panelsOf = layout => layout.annotations?.length ?? 0                     // each has a title
+const isStacked = layout => narrow() && panelsOf(layout) > 1 && layout.xaxis2?.domain?.[0] > 0.3
+function stacked(axes, annotations, high) {
+  const panels = Object.keys(axes).filter(k => /^xaxis/.test(k)).map(k => k.slice(5)).slice(0, annotations.length)
+  const each = high / panels.length, tops = panels.map((n, i) => 1 - (i * each + 18) / high)
+  panels.forEach((n, i) => {
+    axes[`xaxis${n}`].domain = [0, 1]
+    axes[`yaxis${n}`].domain = [Math.max(0, tops[i] - (each - 66) / high), tops[i]]
+    Object.assign(annotations[i], {x: 0.5, y: tops[i]})
+  })
+}
 function makeRoom(layout, traces) {
+  at("chart").style.setProperty("--chart", isStacked(layout) ? `${panelHeight * panelsOf(layout)}px` : "")
   const rows = Object.keys(layout).filter(k => /^yaxis/.test(k)).length > 3
   const high = !stripOf(layout, traces) ? low() && rows ? 170 : 0 : low() ? 0 : stripHeight(layout) + under()
   document.documentElement.style.setProperty("--strip", `${high}px`)
@@ -24,6 +38,7 @@ function themed(layout, traces, high) {
   }))
   const font = {color: color("soft"), size: wide() ? 12 : 10}
   const annotations = (kept.annotations ?? []).map(a => ({...a, font: {...a.font, ...font}}))
+  if (isStacked(layout)) stacked(axes, annotations, high)
   const titled = annotations.some(a => a.yref === "paper" && a.y >= 1)          // a chart of several has titles above
   const margin = {l: wide() ? 60 : 50, r: 12, t: titled ? 26 : 12, b: titles ? 42 : 26}
   if (stripOf(layout, traces)) {
@@ -36,17 +51,18 @@ function themed(layout, traces, high) {
     axes.xaxis2.visible = axes.yaxis2.visible = false
     axes.yaxis.domain = [0, 1]
   }
-  // Axes under which no row passes the filters say so, and nothing else.
+  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
+  const above = !wide() && typeof names[0] === "string" && high > 40 * names.length
+  // Axes under which no row passes the filters say so, and nothing else; plotly fails where labels within one are hidden.
   const has = t => (t.visible ?? true) !== "legendonly" && (t.x?.length ?? 0) > 0 && t.y?.length > 0
   for (const k of Object.keys(axes).filter(k => /^yaxis/.test(k) && (k !== "yaxis2" || layout.yaxis2.type !== "category"))) {
     const n = k.slice(5), on = traces.filter(t => (t.yaxis ?? "y") === `y${n}`)
     if (on.some(has) || !on.length && traces.some(has)) continue
-    axes[k].visible = axes[`xaxis${n}`].visible = false
+    axes[k].visible = axes[`xaxis${n}`].visible = above
     annotations.push({text: "no row matches the filters", showarrow: false, xref: `x${n} domain`, yref: `y${n} domain`, x: 0.5, y: 0.5, font})
   }
   // On a phone the names of rows are above them, where the rows leave room for that.
-  const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
-  if (!wide() && typeof names[0] === "string" && high > 40 * names.length) {
+  if (above) {
     const ticklabelshift = layout.yaxis.autorange === "reversed" ? 21 : -21, tickfont = {color: color("ink")}
     Object.assign(axes.yaxis, {ticklabelposition: "inside", ticklabelshift, tickfont, ticklabeloverflow: "allow",
                                automargin: false, showgrid: true})
@@ -103,6 +119,9 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
+// What plotly still draws: a chart that is taken away is purged when that is done.
+let drawing = []
+
 let size
 const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
 
@@ -113,10 +132,11 @@ function redraw() {
   tab.figures.forEach((figure, i) => {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
-    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
+    drawing.push(Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config))
   })
   showLegend()
-  return label()
+  drawing.push(label())
+  return drawing.at(-1)
 }
 
 // A click on a marker chooses its row.
@@ -130,18 +150,21 @@ function draw(figure, i) {
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
   if (!i) makeRoom(figure.layout, traces)
-  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config)
+  drawing.push(Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config))
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
 
 // Draw all charts of a tab again.
 function drawAll() {
-  for (const chart of charts) Plotly.purge(chart)
+  const old = charts
+  Promise.allSettled(drawing).then(() => old.forEach(chart => Plotly.purge(chart)))
+  drawing = []
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()
-  Promise.resolve(label()).then(inPlace)
+  drawing.push(label())
+  Promise.resolve(drawing.at(-1)).then(inPlace)
 }

@@ -2,7 +2,8 @@
 let table, DataTable
 const firstColumns = () => tab.columns.filter(c => (c.visible || telling.has(c.field)) && !spared.has(c.field)).map(c => c.field)
 const shownFields = () => state.columns[tab.name] ?? firstColumns()
-const shownColumns = () => shownFields().map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
+const columnsOf = fields => fields.map(f => tab.columns.find(c => c.field === f)).filter(Boolean)
+const shownColumns = () => { const kept = columnsOf(shownFields()); return kept.length ? kept : columnsOf(firstColumns()) }
 
 // What the first columns leave out for want of room, one after the other: texts that the name says already, then what
 // follows from the others. They wait in the column menu.
@@ -159,7 +160,9 @@ function drawTable() {
     createdRow: (tr, row) => { tr.dataset.index = row.index; tr.tabIndex = -1 }, rowCallback: mark})
   table.search.fixed("listed", (_, row) => listed.has(row.index))
   table.rows.add([...rows, ...groups].sort((a, b) => tab.sort ? inOrder(a, b, tab.sort[0], -1) : 0))
+  const own = table
   table.on("order", () => {
+    if (own !== table) return                             // of a table that another has replaced meanwhile
     const [first] = table.order(), sort = first?.[1] ? [shown[first[0]].field, first[1]] : null
     state.sort = String(sort) === String(tab.sort) ? null : sort
     remember()
@@ -226,7 +229,8 @@ function pressedKey(e) {
 // A menu of all columns, with three choices of many.
 function columnMenu() {
   const boxes = tab.columns.map(c => {
-    const box = element("input", {type: "checkbox", value: c.field, checked: shownColumns().includes(c)})
+    const checked = shownColumns().includes(c), disabled = checked && shownColumns().length === 1    // one stays
+    const box = element("input", {type: "checkbox", value: c.field, checked, disabled})
     return element("label", {title: c.meaning ?? ""}, box, ` ${c.title}`)
   })
   const set = fields => {

@@ -9,25 +9,8 @@ __all__ = []
 import math, statistics
 from dataclasses import replace
 
+from fastcore.basics import groupby
 from torch import nn
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from ..timing.certainty import Samples, median_error, nearly_sure, spread_of
 from .budgets import Found, interval_of_median, looks

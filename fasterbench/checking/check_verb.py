@@ -15,6 +15,7 @@ from time import perf_counter
 from typing import Annotated, Optional
 
 import typer
+from fastcore.basics import groupby
 
 from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, judge, matching,
                                           parse_limit,
@@ -237,8 +238,7 @@ def _is_figure(v):
 
 def _updated(document, verdicts):
     "Return `document` with the limits moved to what was found. An unknown figure or a lower bound keeps its limit."
-    groups = {}
-    for v in verdicts: groups.setdefault((v.budget.model, v.budget.layer, v.budget.figure.name), []).append(v)
+    groups = groupby(verdicts, lambda v: (v.budget.model, v.budget.layer, v.budget.figure.name))
     for (model, layer, figure), own in groups.items():
         if not all(map(_is_figure, own)):
             name = " ".join(filter(None, (model, layer, figure)))
@@ -292,7 +292,7 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
                              codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 inconclusive."))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a table per model.", metavar="BUDGETS")],
-    model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="[MODEL]", show_default=False)]=None,
+    model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
     against:option("Compare times with those of this git ref, or of a result saved on this machine.",
                    metavar="REF|FILE")=None,
     rounds:whole("Measure each figure N times, or up to 4N times if its verdict is inconclusive.  "

@@ -298,7 +298,8 @@ def whole(help, least=1, kind=Optional[int]): return option(help, kind=kind, par
 def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 
-_forms = "torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION"
+_forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION, a function that returns a module, or "
+          "(module, sample)")
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
                 metavar="DEVICE")

@@ -65,7 +65,7 @@ def peaks(device:Device=None, dtype:option("Measure the compute roof of float32,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
           devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
-    "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE."
+    "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE, else in the cache folder of the user."
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats

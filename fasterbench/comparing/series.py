@@ -8,25 +8,9 @@ __all__ = ['most_on_a_page', 'Series']
 # %% ../../nbs/comparing/series.ipynb #62083423
 from dataclasses import dataclass, replace
 from html import escape
+from operator import attrgetter
 from textwrap import wrap
 
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 from fastcore.basics import groupby
 
 from .differences import by_key, differences
@@ -36,11 +20,11 @@ from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text, total
 from ..views.fields import Field, brief, fields
-from ..views.fold import fold, label
+from ..views.fold import FoldedPoint, as_one, fold, label
 from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
                                         doubt_line,
-                              roofs_text, short_name, time_division, time_text)
-from ..views.origin import batch_of, conditions, long_facts, number_of_calls
+                              roofs_text, short_name, step_answer, time_division, time_text)
+from ..views.origin import amount_done, batch_of, conditions, long_facts
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
 from ..views.result import Result
@@ -48,6 +32,24 @@ from ..views.table import breakdown_lines, note_lines, without_network
 from ..views.view import LongView, Sheet, Table, check_top, more_rows, printable, told_apart
 
 # %% ../../nbs/comparing/series.ipynb #d6b769d1
+def _folds_by_itself(lines): return len(fold([l.row for l in lines])) < len(lines)
+
+def _blocks(lines):
+    "Return a line per set of repeated blocks, and the numbers of the lines that it holds."
+    folded = [p for p in fold([l.row for l in lines], "block") if isinstance(p, FoldedPoint)]
+    def side(p, i): return [q for q in (lines[k].points[i] for k in p.rows) if q]
+    def of_side(p, own): return as_one(own, p.rows, p.name, p.count) if own else None
+    def whole(p): return Line(tuple(of_side(p, side(p, i)) for i, _ in enumerate(lines[0].points)))
+    return [(whole(p), list(p.rows)) for p in folded]
+
+def _folded(lines):
+    "Return the lines with repeated blocks as one, the longest time first, if they fold by themselves."
+    if not _folds_by_itself(lines): return lines
+    blocks = _blocks(lines)
+    inside = {i for _, members in blocks for i in members}
+    kept = [l for i, l in enumerate(lines) if i not in inside]
+    return sorted([*kept, *(l for l, _ in blocks)], key=attrgetter("order"))
+
 # Conditions that label results where they differ; others are used only if these are not enough
 _naming = ("model", "batch", "phases of a training step", "dtype of the peaks", "autocast", "device name", "device",
            "threads")
@@ -105,6 +107,13 @@ def _whole_text(r, seconds):
 # %% ../../nbs/comparing/series.ipynb #sr0fact1
 def _own_roofs(r): return roofs_text(r.peaks, (*r.points, *r.ops)) if r.peaks else "none"
 
+def _program_figures(r):
+    "Return the figures of the whole that a prediction or a count says, for JSON."
+    p, step = r.program, r.environment.get("step") or {}
+    more = {k: step[k] for k in ("mfu", "hfu", "largest_batch") if k in step}
+    if p is not None and p.source == "predicted": more |= dict(limit_s=p.roof_time_s, interval_s=list(p.interval_s))
+    return dict(flops=p and p.flops, **more) | (dict(peak_bytes=r.memory.peak_bytes) if r.memory else {})
+
 def _main_roofs(r):
     "Return the roof of the dtype that the peaks are for, and that of main memory."
     if r.peaks is None: return "none"
@@ -152,7 +161,7 @@ class Series(LongView):
     @property
     def lines(self)->list[str]:
         "The times and the memory of the whole, then the caveats, then what else differs."
-        return [self.told, *self.changed, *self.held, *self._of_times, *self.differences]
+        return [*(self.answers or [self.told]), *self.changed, *self.held, *self._of_times, *self.differences]
 
     @property
     def held(self)->list[str]:
@@ -182,14 +191,25 @@ class Series(LongView):
 
     @property
     def throughputs(self)->list[float|None]:
-        "Samples per second of each result; None where the batch is not known."
-        batches = [(batch_of(r.sample) or 0) * number_of_calls(r.call) for r in self.results]
-        return [b / t if b and t else None for b, t in zip(batches, self.times)]
+        "Tokens or samples per second of each result; None where the batch is not known, or units differ."
+        done = list(map(amount_done, self.results))
+        alike = len({unit for _, unit in done}) == 1
+        return [n / t if alike and n and t else None for (n, _), t in zip(done, self.times)]
+
+    @property
+    def unit(self)->str:
+        "The unit of what the first result works on: tokens or samples."
+        return amount_done(self.results[0])[1]
 
     @property
     def throughput_of(self)->str:
         "` (device time only)` where the throughputs leave out the time to launch; else empty."
         return " (device time only)" if any(map(is_device_alone, self.results)) else ""
+
+    @property
+    def answers(self)->list[str]:
+        "The rate, utilization and memory of each predicted training step."
+        return [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r)]
 
     @property
     def told(self)->str:
@@ -246,15 +266,16 @@ class Series(LongView):
     def _table(self, top=10):
         check_top(top)
         def text(p): return "" if p is None else fields["time_s"].text(p.time_s, True)
-        rows = [[printable(l.name) or "(model)", l.kind, *map(text, l.points), change_text(l.ratio("time_s"))]
-                for l in (*self._first_line, *self.rows[:top])]
+        lines = _folded(self.rows)
+        rows = [[printable(label(l.row)), l.kind, *map(text, l.points), change_text(l.ratio("time_s"))]
+                for l in (*self._first_line, *lines[:top])]
         if all(self.throughputs):
             rate = [f"{brief(t) if t >= 1 else format(t, '.2g')}/s" for t in self.throughputs]
             change = change_text(self.throughputs[-1] / self.throughputs[0])
-            rows.insert(1, [f"samples{self.throughput_of}", "", *rate, change])
+            rows.insert(1, [f"{self.unit}{self.throughput_of}", "", *rate, change])
         titles = ["name", "type", *_column_titles(self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
-        below = [*more_rows(len(self.rows), top), *self._of_results]
+        below = [*more_rows(len(lines), top), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)
 
     def _chart(self, title): return _series_chart(self, title)
@@ -267,19 +288,23 @@ class Series(LongView):
 
     def to_dict(self)->dict:
         "Return the rows, and what the whole takes, as plain values that JSON can hold."
-        whole = [dict(name=l, time_s=t, samples_per_s=s, flops=r.program and r.program.flops, of_the_roof_pct=u,
-                      device=machine(r), roofs=_own_roofs(r))
+        rate = f"{self.unit}_per_s"
+        whole = [dict({"name": l, "batch": batch_of(r.sample), "time_s": t, rate: s}, **_program_figures(r),
+                      of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
         return super().to_dict() | dict(quantity=self.quantity, results=whole, differences=self.differences)
 
     def _tab(self):
         rows = [*self._first_line, *self.rows][:most_on_a_page]
-        columns = _page_fields(self)
+        columns, blocks = _page_fields(self), _blocks(rows)
         def seen(k): return k != "category" and (len(self) == 2 or not k.startswith("ratio_"))      # one has room
-        return Sheet(columns, map(_page_record, rows)).tab(
+        tab = Sheet(columns, [_page_record(l) for l in (*rows, *(l for l, _ in blocks))]).tab(
             "series", "rows", _joined_to_rows(self.plot(""), rows), visible=list(filter(seen, columns)),
-            left_out=len(self._first_line) + len(self.rows) - len(rows))
+            left_out=len(self._first_line) + len(self.rows) - len(rows), fold=_folds_by_itself(rows))
+        values, folded = tab["rows"][:len(rows)], tab["rows"][len(rows):]
+        groups = [dict(row=row, members=members) for row, (_, members) in zip(folded, blocks)]
+        return tab | dict(rows=values, groups=groups, sort=["time_1_s", "desc"] if groups else None)
 
     @property
     def _facts(self):
@@ -290,7 +315,8 @@ class Series(LongView):
 
     def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
-        lines = self.equations if self.equations and len(self) > 2 and not predicted else [self.told, *self.equations]
+        told = [*self.answers, self.told]
+        lines = self.equations if self.equations and len(self) > 2 and not predicted else [*told, *self.equations]
         held = self.held and len(self) == 2 and is_there("memory")
         tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
         return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,
@@ -318,7 +344,8 @@ def _panels(series):
     "Return the parts of the chart: title, unit, and (name, row, values, hue) of each line without what is unknown."
     lines = most_changed(series.results)
     def whole(values): return [("whole model", "whole model", values, _hues[0])]
-    rate = [(f"throughput{series.throughput_of}", "/s", whole(series.throughputs))] if all(series.throughputs) else []
+    rate = [(f"{series.unit}/s{series.throughput_of}", "/s", whole(series.throughputs))]
+    if not all(series.throughputs): rate = []
     share = series.whole.values("utilization_pct")
     roof = [("utilization", "%", whole(share))] if any(share) else []
     named = [_with_phase(n, l) for n, l in zip(told_apart([label(l.row) for l in lines], 26), lines)]

@@ -26,7 +26,7 @@ from ..engine.step import Forward, parameter_owners, phases, preserved_run
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.call_row import call_row, flops_time, work_of
-from ..roofs.row import Row, no_work, summed
+from ..roofs.row import Row, no_work, summed, totals
 from ..work.count import Work
 from .fused import Kernel, module_path, read_buffers, read_site
 from ..work.dispatch import watching
@@ -245,24 +245,18 @@ def kernels_of(
 # %% ../../nbs/compiled/compiled.ipynb #47246679
 def _eager_bytes(work):
     "Return (path, phase) → bytes that the operators of a module move one by one."
-    found = {}
-    for c in work.trace:
-        key = work.parts[c.part].path, c.phase
-        found[key] = found.get(key, 0) + sum(t.bytes for t in (*c.reads, *c.writes))
-    return found
+    return totals(((work.parts[c.part].path, c.phase), sum(t.bytes for t in (*c.reads, *c.writes))) for c in work.trace)
 
 def layer_shares(
     slots:Sequence[Slot],
     work:Work, # Of the eager run, with the modules inside compiled ones
 )->list[tuple]:
     "Return per slot (path, class, share, B of its operators one by one) of each layer."
-    weights, eager = {}, _eager_bytes(work)
+    weights = totals(((path, s.phase), weight) for s in slots for path, _, weight, _ in s.layers)
+    eager, found = _eager_bytes(work), []
     for s in slots:
-        for path, _, weight, _ in s.layers: weights[path, s.phase] = weights.get((path, s.phase), 0) + weight
-    found = []
-    for s in slots:
-        sums, kinds = {}, {}
-        for path, kind, weight, _ in s.layers: sums[path], kinds[path] = sums.get(path, 0) + weight, kind
+        sums = totals((path, weight) for path, _, weight, _ in s.layers)
+        kinds = {path: kind for path, kind, *_ in s.layers}
         own = {p: eager.get((p, s.phase), 0) * w / (weights[p, s.phase] or 1) for p, w in sums.items()}
         weighed = own if all(own.values()) else sums
         whole = sum(weighed.values()) or 1

@@ -15,6 +15,7 @@ import torch
 
 from ..core.dtypes import dtype_name
 from ..core.private import HigherOrderOperator, OpOverload
+from ..roofs.row import totals
 from ..work.dispatch import is_view
 from ..work.elementwise import pointwise_cost
 from ..work.flops import operator_flops
@@ -464,11 +465,9 @@ def _moved(node):
     return max(sum(map(size, tensors)), 1)
 
 def _layers_of(origins):
-    found, origins = {}, [n for n in origins if n.op == "call_function"] or list(origins)
-    for node in [n for n in origins if not (_is_operator(n) and is_view(n.target))] or origins:
-        key = _layer_of(node)
-        found[key] = found.get(key, 0) + _moved(node)
-    return found
+    origins = [n for n in origins if n.op == "call_function"] or list(origins)
+    own = [n for n in origins if not (_is_operator(n) and is_view(n.target))] or origins
+    return totals((_layer_of(node), _moved(node)) for node in own)
 
 # %% ../../nbs/compiled/fused.ipynb #f1ef3f83
 def read_site(
@@ -492,9 +491,11 @@ def read_site(
     return Kernel(name, _joined(graph, loops, bodies, flops, whole), layers, beside=flops)
 
 def _is_of_product(node):
-    "Tell if a node multiplies two tensors element by element in place of a product: one of a row, a column, a length of 1."
+    """Tell if a node multiplies two tensors element by element in place of a product: one of a row, a column, a
+    length of 1."""
     original = node.meta.get("original_aten")
-    if not _is_operator(node) or op_name(node.target) != "aten::mul" or not isinstance(original, OpOverload): return False
+    multiplies = _is_operator(node) and op_name(node.target) == "aten::mul"
+    if not multiplies or not isinstance(original, OpOverload): return False
     known = rules.get(op_name(original))
     return known is not None and known.category == "matmul" and all(isinstance(a, torch.fx.Node) for a in node.args)
 

@@ -13,25 +13,26 @@ from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, exam
 from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core.units import calls_text, format_count, format_si, total
 from ..core.dtypes import dtype_name
-from ..views.fields import Field
+from ..views.fields import as_fields
 from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/counting/count_verb.ipynb #464ce814
-_fields = {f.name: f for f in (
-    Field("name", "", "name", "text", "path of the module in the model"),
-    Field("type", "", "type", "text", "class of the module"),
-    Field("depth", "", "depth", "count", "number of modules it is nested in"),
-    Field("count", "", "×", "count", "number of equal, adjacent modules folded into this row"),
-    Field("output", "", "output", "text", "shape of the first tensor its first call returns"),
-    Field("parameters", "", "parameters", "amount", "elements of its parameters, shared ones counted once"),
-    Field("trainable", "", "trainable", "amount", "parameters that get a gradient"),
-    Field("flops", "FLOP", "FLOPs", "amount", "floating-point operations, 2 per multiply-accumulate"),
-    Field("share", "", "share", "share", "share of the model's FLOPs"),
-    Field("bytes_moved", "B", "bytes", "amount", "inputs, weights and outputs of its rows, each counted once per row"),
-    Field("peak_bytes", "B", "peak", "amount", "most bytes allocated in the whole model while it ran"),
-    Field("saved_bytes", "B", "saved", "amount", "bytes it saves for the backward"))}
+_fields = as_fields("""
+    name        |      | name       | text   | path of the module in the model
+    type        |      | type       | text   | class of the module
+    depth       |      | depth      | count  | number of modules it is nested in
+    count       |      | ×          | count  | number of equal, adjacent modules folded into this row
+    output      |      | output     | text   | shape of the first tensor its first call returns
+    parameters  |      | parameters | amount | elements of its parameters, shared ones counted once
+    trainable   |      | trainable  | amount | parameters that get a gradient
+    flops       | FLOP | FLOPs      | amount | floating-point operations, 2 per multiply-accumulate
+    share       |      | share      | share  | share of the model's FLOPs
+    bytes_moved | B    | bytes      | amount | inputs, weights and outputs of its rows, each counted once per row
+    peak_bytes  | B    | peak       | amount | most bytes allocated in the whole model while it ran
+    saved_bytes | B    | saved      | amount | bytes it saves for the backward
+""")
 
 def _enclosing(path):
     "Return the paths of a module and of all that it lies in."

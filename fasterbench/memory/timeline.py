@@ -9,7 +9,7 @@ __all__ = []
 from itertools import groupby
 
 from ..core.units import format_si
-from ..views.fields import Field
+from ..views.fields import as_fields
 from ..views.plot import canvas, dress, grid, shown
 from ..views.roof_lines import ink
 from ..views.view import LongView, Sheet, Table, check_top, more_rows
@@ -81,12 +81,13 @@ def memory_chart(
     return dress(fig, title, f"{memory.line}.", 420)
 
 # %% ../../nbs/memory/timeline.ipynb #tl000012
-_fields = {f.name: f for f in (
-    Field("name", "", "module", "text", "path of the module in the model"),
-    Field("peak_bytes", "B", "peak", "amount", "most bytes allocated in the whole model while it ran"),
-    Field("saved_bytes", "B", "saved", "amount", "bytes its calls allocate that the backward needs"),
-    Field("own_peak_bytes", "B", "own peak", "amount", "most bytes allocated in one call, beyond those at its start"),
-    Field("kept_bytes", "B", "retained", "amount", "bytes it allocates itself and that outlive its calls"))}
+_fields = as_fields("""
+    name           |   | module   | text   | path of the module in the model
+    peak_bytes     | B | peak     | amount | most bytes allocated in the whole model while it ran
+    saved_bytes    | B | saved    | amount | bytes its calls allocate that the backward needs
+    own_peak_bytes | B | own peak | amount | most bytes allocated in one call, beyond those at its start
+    kept_bytes     | B | retained | amount | bytes it allocates itself and that outlive its calls
+""")
 
 def _highest_of_modules(memory):
     "Return a row per module with the most that was alive after one of its operators: all that a trace tells."

@@ -12,6 +12,8 @@ from importlib.resources import files
 from itertools import combinations
 from typing import NamedTuple
 
+from ..roofs.row import totals
+
 # %% ../../nbs/ncu/counters.ipynb #9a7fa22f
 table = json.loads((files("fasterbench")/"assets"/"ncu_metrics.json").read_text(encoding="utf-8"))
 
@@ -230,12 +232,11 @@ def _overlap(a, b):
 
 def tensor_flops(m:dict[str, float], cc:float|None, seconds:float|None)->dict[tuple[str, str], float]:
     "Return operations per source type and unit on tensor cores, each counted once; `unknown` where none can tell."
-    found, counts = {}, _tensor_amounts(m, seconds)
+    counts = _tensor_amounts(m, seconds)
     top = [c for c in counts if not any(contains(o, c) for o in counts)]
-    for c in top: found[_counter_kind(c)] = found.get(_counter_kind(c), 0) + counts[c]
     if any(_overlap(a, b) for a, b in combinations([c for c in top if counts[c]], 2)):
         return {("mixed", "tensor"): unknown}
-    return found if counts else _pipe_flops(m, cc, seconds)
+    return totals((_counter_kind(c), counts[c]) for c in top) if counts else _pipe_flops(m, cc, seconds)
 
 # %% ../../nbs/ncu/counters.ipynb #93c63355
 def flops_of(m:dict[str, float], cc:float|None, seconds:float|None,

@@ -15,10 +15,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from fastcore.basics import groupby
+
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.roofs.place import place, ranked
 from fasterbench.roofs.point import rates
-from fasterbench.roofs.row import Row
+from fasterbench.roofs.row import Row, added_pairs
 from fasterbench.ncu.counters import (command, compute_roofs, contradiction, flop_metrics, flops_of, metrics_for,
                                       time_of, traffic_of, usable)
 from fasterbench.ncu.ncu_csv import FileNumbers, LaunchRecord, base_value, launch_records
@@ -63,14 +65,12 @@ def _definitions(kinds, levels):
 def _merged_flops(launches):
     "Return the operations of several launches per kind; `None` where those of one are unknown."
     if any(l.flops is None for l in launches): return None
-    kinds = sorted({kind for l in launches for kind in l.flops})
-    return {kind: sum(l.flops.get(kind, 0) for l in launches) for kind in kinds}
+    return added_pairs(l.flops for l in launches)
 
 def _merged_traffic(launches):
     "Return the bytes of several launches through each level that all of them have."
-    traffics = [dict(l.traffic) for l in launches]
-    levels = [level for level in ("L1", "L2", "DRAM") if all(level in t for t in traffics)]
-    return tuple((level, sum(t[level] for t in traffics)) for level in levels)
+    sums = added_pairs(l.traffic for l in launches)
+    return tuple((level, n) for level, n in sums.items() if all(level in dict(l.traffic) for l in launches))
 
 def _merged_launch(launches):
     "Merge several launches into one."
@@ -85,9 +85,7 @@ _groups = dict(launch=None, kernel=_kernel_and_shape, nvtx=_range_of)
 def _grouped(launches, by):
     "Return the rows of `by`, each with its name and type."
     if by != "launch":
-        groups = {}
-        for l in launches: groups.setdefault(_groups[by](l), []).append(l)
-        launches = [_merged_launch(g) for g in groups.values()]
+        launches = list(map(_merged_launch, groupby(launches, _groups[by]).values()))
     if by == "nvtx":
         return [("" if l.range == "(model)" else l.range or "(no range)", "NVTX range", l) for l in launches]
     seen, numbers, rows = Counter(l.kernel for l in launches), Counter(), []

@@ -10,23 +10,6 @@ from collections.abc import Sequence
 from statistics import median
 
 from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from ..roofs.network import Collective
 from ..views.fields import brief

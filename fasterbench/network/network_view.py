@@ -12,7 +12,7 @@ from html import escape
 
 from ..core.units import format_si
 from ..roofs.network import NetworkPeaks, not_measured, where_measured
-from ..views.fields import Field
+from ..views.fields import as_fields
 from ..views.page import pairs_of
 from ..views.peaks_page import drawn_by_kind
 from ..views.plot import canvas, dress, hues, log_axis
@@ -20,11 +20,14 @@ from ..views.view import Sheet, Table, View
 from ..work.wire import bus_factor
 
 # %% ../../nbs/network/network_view.ipynb #912a7320
-_network_fields = {f.name: f for f in (
-    Field("name", "", "network"), Field("latency_s", "s", "latency", "si"),
-    Field("latency_spread", "", "latency spread", "share", "", "spread"),
-    Field("bandwidth", "B/s", "bandwidth", "si"), Field("spread", "", "bandwidth spread", "share", "", "spread"),
-    Field("bus_bandwidth", "B/s", "bus bandwidth", "si"))}
+_network_fields = as_fields("""
+    name           |     | network          | text
+    latency_s      | s   | latency          | si
+    latency_spread |     | latency spread   | share |  | spread
+    bandwidth      | B/s | bandwidth        | si
+    spread         |     | bandwidth spread | share |  | spread
+    bus_bandwidth  | B/s | bus bandwidth    | si
+""")
 
 def roofs_table(network:NetworkPeaks, above:Sequence[str]=())->Table:
     "Return the roofs of a network as a table, and below it what could not be measured."
@@ -37,10 +40,15 @@ def _samples(network):
                  error=100 * (r.time_of(n) / s - 1), rate=bus_factor(r.collective, r.ranks) * n / s)
             for r in network.roofs for n, s in r.samples]
 
-_sample_fields = {f.name: f for f in (
-           Field("name", "", "call"), Field("kind", "", "collective"), Field("size", "B", "buffer", "si"),
-           Field("time", "s", "time", "si"), Field("fitted", "s", "fitted time", "si"),
-           Field("error", "%", "fit against sample", "percent"), Field("rate", "B/s", "bus bandwidth", "si"))}
+_sample_fields = as_fields("""
+    name   |     | call               | text
+    kind   |     | collective         | text
+    size   | B   | buffer             | si
+    time   | s   | time               | si
+    fitted | s   | fitted time        | si
+    error  | %   | fit against sample | percent
+    rate   | B/s | bus bandwidth      | si
+""")
 
 # %% ../../nbs/network/network_view.ipynb #e35f299c
 def plot_network(

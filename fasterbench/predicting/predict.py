@@ -23,9 +23,11 @@ from ..core.features import absent, is_there
 from ..core.units import format_si, percent_text, positive
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
-from .expected import (Chip, Doubt, chip_of, compiled_times, device_deviation, doubt_of,
-                                             doubt_of_rows, expected_operator_times, generation_deviation, held_power,
-                                             interval, is_range, missing_peaks, row_scale, runs_a_kernel, z80)
+from .constants import row_scale
+from .expected import (Doubt, compiled_times, device_deviation, doubt_of, doubt_of_rows,
+                                             expected_operator_times, generation_deviation, held_power, interval,
+                                             is_range, z80)
+from .kernel_times import Chip, chip_of, missing_peaks, runs_a_kernel
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked

@@ -7,62 +7,56 @@ __all__ = ['On', 'target_devices', 'predict_verb']
 
 # %% ../../nbs/predicting/predict_verb.ipynb #67430f60
 from dataclasses import replace
-from math import exp, hypot, log, prod
+from math import exp, hypot, log
 from typing import Optional
-
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
-from ..core.streams import print_text
-from ..core.units import format_si, percent_text
-from ..views.origin import batch_of
+from ..views.fields import Field
+from ..views.headline import is_device_alone, phases_run, roofs_text
+from ..views.origin import amount_done, batch_of
+from ..views.view import Sheet, View
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
-def _done(batch, result):
-    "Return how much a run works on, and what: the tokens of its sample, else its samples."
-    if step := result.environment.get("step"): return step["work"], step["unit"]
-    ids = [t["shape"] for t in result.sample if t.get("dtype") in ("int64", "int32")]
-    return (prod(ids[0]), "tokens") if ids else (batch, "samples")
-
-def _batch_row(batch, result):
-    "Return batch size, limit, expected time, its interval and the rate, as texts."
-    p = result.program
-    ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
-    texts = [format_si(t, "s") for t in (p.roof_time_s, p.time_s, *ends)]
-    rate = format_si(_done(batch, result)[0] / p.time_s) if p.time_s else "?"
-    return [str(batch), *texts, rate, _memory_cell(result)]
-
 def _predicted_for(result): return result.environment["device_name"]
 
-def _memory_cell(result):
-    "Return the peak of a run, and its share of the device's memory."
-    peak, room = result.memory.peak, result.peaks.capacity("memory")
-    return f"{peak} ({percent_text(result.memory.peak_bytes / room)})" if room else peak
+def _batch_size(result): return batch_of(result.sample) or 1
 
-def _with_answers(rows, results):
-    "Return the rows with the model FLOPs utilization of each training step, and the largest batch where it is known."
-    steps = [r.environment["step"] for _, r in results]
-    columns = dict(MFU=[percent_text(s["mfu"]) if "mfu" in s else "?" for s in steps])
-    if any("largest_batch" in s for s in steps):
-        columns["fits up to"] = [str(s.get("largest_batch", "")) for s in steps]
-    more = [list(columns), *zip(*columns.values())]
-    return [[*row[:-1], row[-1].partition(" (")[0], *cells] for row, cells in zip(rows, more)]
+def _sweep_row(result):
+    "Return the row of a prediction: times, rate, utilization and memory; None is unknown."
+    p, step, (n, _) = result.program, result.environment.get("step") or {}, amount_done(result)
+    ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
+    return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
+                limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None, mfu=step.get("mfu"),
+                hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes, largest_batch=step.get("largest_batch"))
+
+def _sweep_fields(results):
+    "Return the fields of predictions: those of a training step only where each is one."
+    unit, steps = amount_done(results[0])[1], [r.environment.get("step") for r in results]
+    rate = f"{unit}/s of the device" if any(map(is_device_alone, results)) else f"expected {unit}/s"
+    known = (Field("device", "", "device"), Field("batch", "", "batch", "count"), Field("limit_s", "s", "limit", "si"),
+             Field("time_s", "s", "expected", "si"), Field("p10", "s", "p10", "si"), Field("p90", "s", "p90", "si"),
+             Field("per_s", f"{unit}/s", rate, "amount"), Field("peak_bytes", "B", "memory", "si"))
+    step = (Field("mfu", "", "MFU", "share"), Field("hfu", "", "HFU", "share"))
+    most = (Field("largest_batch", "", "fits up to", "count"),)
+    known += (step if all(steps) else ()) + (most if any("largest_batch" in (s or {}) for s in steps) else ())
+    return {f.name: f for f in known}
 
 def _speed_factors(results):
-    "Return a line per further device: how many times as fast it is as the first at the same batch, with the range."
-    (batch, first), *others = results
-    programs = [r.program for _, r in results]
-    if any(p.is_range or not p.time_s for p in programs) or any(n != batch for n, _ in others): return []
+    "Return a line per further device: how many times as fast the faster of it and the first is, with the range."
+    first, *others = results
+    unknown = any(r.program.is_range or not r.program.time_s for r in results)
+    if unknown or any(_batch_size(r) != _batch_size(first) for r in others): return []
     def faster(r):
-        a, b = first.program, r.program
-        half = hypot(*(log(p.interval_s[1] / p.time_s) for p in (a, b) if p.interval_s))
-        factor = a.time_s / b.time_s
-        return (f"{_predicted_for(r)} is {factor:.1f} × as fast as {_predicted_for(first)} "
+        fast, slow = sorted((first, r), key=lambda x: x.program.time_s)
+        half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
+        factor = slow.program.time_s / fast.program.time_s
+        return (f"{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
                 f"({factor / exp(half):.1f} to {factor * exp(half):.1f})")
-    return [faster(r) for _, r in others if _predicted_for(r) != _predicted_for(first)]
+    return [faster(r) for r in others if _predicted_for(r) != _predicted_for(first)]
 
 def _of_each(batch, devices):
     "Return the samples of each device."
@@ -71,24 +65,31 @@ def _of_each(batch, devices):
     try: return batch and features.network.share_of_batch(batch, devices)
     except ValueError as error: usage_error(str(error), "--batch")
 
-def _batch_table(results, caveats):
-    "Return a line per device and batch size: limit, expected time, its interval, samples or tokens per second."
-    from fasterbench.views.headline import is_device_alone, roofs_text
-    from fasterbench.views.view import Table
-    devices, (_, unit) = {_predicted_for(r): (batch, r) for batch, r in results}, _done(*results[0])
-    alone = any(is_device_alone(r) for _, r in results)
-    rate = f"{unit}/s of the device" if alone else f"expected {unit}/s"
-    several, rows = len(devices) > 1, [["batch", "limit", "expected", "p10", "p90", rate, "memory"]]
-    rows += [_batch_row(batch, r) for batch, r in results]
-    if several: rows = [[*row[:3], *row[5:]] for row in rows]                      # whose range is below, in words
-    if all("step" in r.environment for _, r in results): rows = _with_answers(rows, results)
-    further = [line for line in caveats if "Predicted for" not in line]          # whose figures are in the rows
-    if several: rows = [[name, *row] for name, row in zip(["device", *(_predicted_for(r) for _, r in results)], rows)]
-    above = [f"{results[0][1].model} on {', '.join(devices)}", *_speed_factors(results)]
-    above += [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
-              for k, (_, r) in devices.items()]
-    below = [*(f"batch {batch}: {r.notes[0]}" for batch, r in devices.values()), *further]
-    return Table(rows, {0} if several else set(), above, below).text()
+class Predictions(View):
+    "Predictions of a model for several devices or batch sizes: a row for each. Page and JSON are those of `series`."
+    def __init__(self, series): self.series, self.results = series, series.results
+
+    @property
+    def caveats(self): return self.series.caveats
+
+    def _sheet(self): return Sheet(_sweep_fields(self.results), map(_sweep_row, self.results))
+
+    def _table(self):
+        devices = {_predicted_for(r): r for r in self.results}
+        several, first = len(devices) > 1, self.results[0]
+        left_out = ("p10", "p90", "hfu") if several else ("device", "hfu")        # whose range is below, in words
+        fields = {k: f for k, f in _sweep_fields(self.results).items() if k not in left_out}
+        roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
+                 for k, r in devices.items()]
+        def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
+        said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
+        further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
+        ran = " · ".join([f"{first.model} on {', '.join(devices)}", phases_run(first)])
+        above = [ran, *_speed_factors(self.results)]
+        return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
+
+    def render(self, title=None): return self.series.render(title)
+    def to_dict(self): return self.series.to_dict()
 
 # %% ../../nbs/predicting/predict_verb.ipynb #on5de1ce
 def target_devices(texts):
@@ -97,8 +98,8 @@ def target_devices(texts):
     def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
     return [target_device(name) for one in texts for name in names(one)]
 
-On = option("Predict for this device, or for several: names or `peaks --json` files.", "--on", kind=list[str],
-            metavar="DEVICE|FILE,…")
+On = option("Predict for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` files.",
+            "--on", kind=list[str], metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
 @app.command("predict", epilog=examples('predict torchvision:resnet50 --on "NVIDIA H100 80GB HBM3" --batch 1,8,64',
@@ -111,7 +112,7 @@ def predict_verb(
     optimizer:option("Also predict the step of this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
-    fit:switch("Find the largest batch that fits in memory.", "--fit")=False,
+    fit:switch("Find the largest batch that fits in memory, as --backward always does.", "--fit")=False,
     kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
     launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: not modelled]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
@@ -143,16 +144,13 @@ def predict_verb(
                 more = [line]
                 if backward and most is not None: found.environment["step"]["largest_batch"] = most
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
-        return batch_of(found.sample) or 1, replace(found, call=found.call | named, notes=[*found.notes, *more])
+        return replace(found, call=found.call | named, notes=[*found.notes, *more])
     sizes = [_of_each(size, gpus) for size in sizes]
     results = [predicted(place, size) for place in places for size in sizes]
-    result = results[0][1]
-    devices = ", ".join(dict.fromkeys(_predicted_for(r) for _, r in results))
+    devices = ", ".join(dict.fromkeys(map(_predicted_for, results)))
     files = dict(json=json, csv=csv, html=html, title=f"Predicted roofline of {model} on {devices}")
-    if len(results) == 1: show(result, top=top, **files)
-    else:
-        series = features.comparing.series_of([r for _, r in results])
-        show(series, summary=lambda: print_text(_batch_table(results, series.caveats)), **files)
+    if len(results) == 1: show(results[0], top=top, **files)
+    else: show(Predictions(features.comparing.series_of(results)), **files)
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):

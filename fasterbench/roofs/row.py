@@ -13,23 +13,6 @@ from functools import cache
 from typing import Any, Literal, TypeVar
 
 from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from ..core.files import Number
 from ..core.units import total

@@ -20,38 +20,39 @@ from ..roofs.datasheet import at_printed_clock
 from ..roofs.point import RooflinePoint
 from ..roofs.division import apart
 from ..roofs.row import totals
-from ..views.fields import Field
+from ..views.fields import Field, as_fields
 from ..views.headline import machine, roofs_text
 from ..views.plot import bounds, canvas, dress, grid
 from ..views.result import Result
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/running/metrics.ipynb #mt000011
-metric_fields = {f.name: f for f in (
-    Field("step_time_s", "s", "time", "si", "step time"),
-    Field("mfu", "", "MFU, unmasked pairs", "share",
-          "contraction FLOPs of the model, without recomputation, ÷ (step time × peak FLOP/s)", "MFU"),
-    Field("dense_mfu", "", "MFU, all pairs", "share", "MFU including the pairs that a mask excludes", "dense MFU"),
-    Field("hfu", "", "HFU", "share", "MFU of the contractions that ran, recomputation included"),
-    Field("roof_share", "", "roofs", "share", "time at the roof of all rows ÷ step time"),
-    Field("compute_share", "", "compute", "share", "share of the step time in compute-bound rows"),
-    Field("pointwise_share", "", "pointwise", "share", "share of the step time in rows bound by the pointwise roof"),
-    Field("memory_share", "", "memory", "share", "share of the step time in memory-bound rows"),
-    Field("launch_share", "", "launch", "share", "share of the step time in launch-bound rows"),
-    Field("network_share", "", "network", "share", "share of the step time in network-bound rows"),
-    Field("unknown_share", "", "unknown", "share", "share of the step time in rows with unknown FLOPs"),
-    Field("overhead_share", "", "overhead", "share",
-          "share of the step time in containers and in rows without FLOPs or bytes"),
-    Field("idle_share", "", "idle", "share", "share of the step time in which no kernel runs on the GPU"),
-    Field("outside_share", "", "outside", "share", "share of the step time outside the model"),
-    Field("forward_share", "", "forward", "share",
-          "share of the step time in rows of the forward; the Python of containers is in overhead"),
-    Field("backward_share", "", "backward", "share", "share of the step time in rows of the backward"),
-    Field("recompute_share", "", "recompute", "share", "share of the step time in rows of the recomputation"),
-    Field("update_share", "", "update", "share", "share of the step time in the row of the update"),
-    Field("flops", "FLOP", "FLOPs", "si", "of a step"), Field("bytes_moved", "B", "bytes", "si", "of a step"),
-    Field("others", "", "busy cores", "fixed", "cores that other processes used during the step"),
-    Field("cores", "", "cores", "fixed", "cores that this process may use"))}
+metric_fields = as_fields("""
+step_time_s     | s    | time                | si    | step time
+mfu | | MFU, unmasked pairs | share | contraction FLOPs of the model, without recomputation, \
+÷ (step time × peak FLOP/s) | MFU
+dense_mfu       |      | MFU, all pairs      | share | MFU including the pairs that a mask excludes | dense MFU
+hfu             |      | HFU                 | share | MFU of the contractions that ran, recomputation included
+roof_share      |      | roofs               | share | time at the roof of all rows ÷ step time
+compute_share   |      | compute             | share | share of the step time in compute-bound rows
+pointwise_share |      | pointwise           | share | share of the step time in rows bound by the pointwise roof
+memory_share    |      | memory              | share | share of the step time in memory-bound rows
+launch_share    |      | launch              | share | share of the step time in launch-bound rows
+network_share   |      | network             | share | share of the step time in network-bound rows
+unknown_share   |      | unknown             | share | share of the step time in rows with unknown FLOPs
+overhead_share | | overhead | share | share of the step time in containers and in rows without FLOPs or bytes
+idle_share      |      | idle                | share | share of the step time in which no kernel runs on the GPU
+outside_share   |      | outside             | share | share of the step time outside the model
+forward_share | | forward | share | share of the step time in rows of the forward; \
+the Python of containers is in overhead
+backward_share  |      | backward            | share | share of the step time in rows of the backward
+recompute_share |      | recompute           | share | share of the step time in rows of the recomputation
+update_share    |      | update              | share | share of the step time in the row of the update
+flops           | FLOP | FLOPs               | si    | of a step
+bytes_moved     | B    | bytes               | si    | of a step
+others          |      | busy cores          | fixed | cores that other processes used during the step
+cores           |      | cores               | fixed | cores that this process may use
+""")
 
 # %% ../../nbs/running/metrics.ipynb #mt000012
 def _group(p:RooflinePoint):

@@ -14,6 +14,7 @@ from time import perf_counter
 from typing import NamedTuple
 
 import torch
+from fastcore.basics import patch
 from torch import nn
 
 from ..analysis.measure import Measurement
@@ -163,7 +164,7 @@ class ProgramSample:
 
     def __enter__(self):
         self.undo.add(self.sensors.__exit__)
-        self.undo.add(self.detach)
+        self.undo.add(self._detach_stage)
         self.meter.__enter__()
         self.sensors.__enter__()
         return self
@@ -172,16 +173,14 @@ class ProgramSample:
         self.meter.__exit__()
         with self.undo, self.undo: pass
 
-    # ---- what the program does
-
     def begins(self, forward, args, kwargs)->bool:
         "Note that a call of the model begins. True if the sample was complete before it."
         self.sensors.settle()
         if self.sensors.in_update:
             self.sensors.leave_updates()
-            self.start_over("backward")
+            self._start_over("backward")
         if self.failed is not None: raise self.failed
-        over = self.called(forward, call_key(self.run.model, args, kwargs))
+        over = self._ends_or_begins(forward, call_key(self.run.model, args, kwargs))
         if not over and type(self.stage) is self.counter:
             self.step.note(args, kwargs)
             self.run.is_part = self.run.is_part or is_part_of_caller(self.run.model)
@@ -216,82 +215,6 @@ class ProgramSample:
         stage = self.stage
         return nullcontext() if stage is None or self.failed else _Guarded(self, lambda: getattr(stage, name)(*args))
 
-    # ---- steps that begin and end with calls of the model
-
-    def called(self, forward, key)->bool:
-        "End a step, begin one, or learn how they end. True if the sample is over."
-        if self.by is None: self.learn(key.kind)
-        elif self.step is not None and (by := self.misjudged()): self.start_over(by)
-        elif self.step is not None and self.step.ends(self.by): self.close()
-        if self.by is not None and self.step is None:
-            if self.dropped or self.counted is not None and self.complete: return True
-            self.kind = self.kind or key.kind
-            self.open(forward, key.kind != self.kind)
-        if self.step is not None: self.step.keys.append(key)
-        return False
-
-    def learn(self, kind):
-        "Learn from a call how a step ends, and of which kind it is."
-        step, self.calls = self.step, self.calls + 1
-        if step is None and not kind.with_grad: self.by = "call"
-        elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
-        elif not kind.with_grad: pass                                  # an evaluation
-        elif step.updates: self.by = "update"
-        elif step.backwards and self.calls > self.awaited: self.by = "backward"
-        elif not step.backwards and (self.calls > 8 or step.is_forgotten): self.by = "call"
-        if self.by: self.step, self.kind, self.run.has_backward = None, step.kind if step else kind, self.by != "call"
-
-    def misjudged(self)->str|None:
-        "Return how steps end, if the last one ended otherwise than expected."
-        if self.step.other or not self.kind.with_grad: return None
-        if self.step.updates: return "update" if self.by != "update" else None
-        return "backward" if self.step.backwards and self.by == "call" else None
-
-    def open(self, forward, other):
-        "Begin a step; `other`: of another kind than the sample."
-        kind = self.timer if self.counted else self.counter
-        clocked = len(self.clocked) < self.active or self.counted and len(self.alike(self.timed)) >= self.active
-        if other or clocked: kind = type(None)
-        if type(self.stage) is not kind: self.detach()
-        if self.stage is None and kind is not type(None): self.attach(kind(self.run, self.cost), forward)
-        self.step = Step(other=other)
-        self.step.start = _now(self.run.device)
-        if self.stage is not None: self.stage.begin()
-
-    def close(self, **how):
-        "End the step."
-        step, self.step = self.step, None
-        if self.stage is None: step.end = _now(self.run.device)
-        else: self.stage.end(step, **how)
-        self.passed = self.passed + 1 if step.other else 0
-        if step.other: self.dropped = self.passed > most_passed or self.by == "call" and step.trains
-        elif self.stage is None: self.clocked.append(step)
-        elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
-        elif self.early < self.stage.discarded: self.early += 1
-        else: self.timed.append(step)
-
-    def start_over(self, by):
-        "Let steps end with `by` from now on."
-        self.detach()
-        self.by, self.step, self.clocked, self.timed, self.counted, self.early = by, None, [], [], None, 0
-        self.run.has_backward = True
-
-    def attach(self, stage, forward):
-        "Let `stage` see the modules."
-        modules = wrapped(self.run.modules[1:], lambda i, f: stage.wrap(i + 1, f))
-        self.attached.add(stage.stop)
-        self.attached.add(modules.__exit__)
-        stage.start(self.sensors)
-        modules.__enter__()
-        self.stage, self.root = stage, stage.wrap(0, forward)
-
-    def detach(self):
-        "Take the stage off the modules."
-        self.stage = None
-        with self.attached, self.attached: pass
-
-    # ---- how far it has come
-
     def alike(self, steps)->list[Step]:
         "Return those of `steps` that do the work that was counted."
         return [s for s in steps if s.keys == self.counted.keys]
@@ -321,7 +244,7 @@ class ProgramSample:
         "End the sample with the program. True if a step was timed."
         step = self.step
         if whole and not self.timed and step is not None and type(self.stage) is self.timer and step.ends(self.by):
-            self.close(last=True)
+            self._close_step(last=True)
         return bool(self.timed) and self.failed is None
 
     def progress(self)->str:
@@ -333,6 +256,88 @@ class ProgramSample:
             return f"it waited for an update of an optimizer; without one it takes {calls} calls"
         passed = f", and passed over {self.passed} of another kind" if self.passed else ""
         return f"it had {done} of {self.active + 3} steps{passed}"
+
+# %% ../../nbs/running/sampling.ipynb #26555f92
+@patch
+def _ends_or_begins(self:ProgramSample, forward, key)->bool:
+    "End a step, begin one, or learn how they end. True if the sample is over."
+    if self.by is None: self._learn_ending(key.kind)
+    elif self.step is not None and (by := self._ends_otherwise()): self._start_over(by)
+    elif self.step is not None and self.step.ends(self.by): self._close_step()
+    if self.by is not None and self.step is None:
+        if self.dropped or self.counted is not None and self.complete: return True
+        self.kind = self.kind or key.kind
+        self._open_step(forward, key.kind != self.kind)
+    if self.step is not None: self.step.keys.append(key)
+    return False
+
+@patch
+def _learn_ending(self:ProgramSample, kind):
+    "Learn from a call how a step ends, and of which kind it is."
+    step, self.calls = self.step, self.calls + 1
+    if step is None and not kind.with_grad: self.by = "call"
+    elif step is None or kind > step.kind and not step.trains: self.step, self.calls = Step(), 1
+    elif not kind.with_grad: pass                                  # an evaluation
+    elif step.updates: self.by = "update"
+    elif step.backwards and self.calls > self.awaited: self.by = "backward"
+    elif not step.backwards and (self.calls > 8 or step.is_forgotten): self.by = "call"
+    if self.by: self.step, self.kind, self.run.has_backward = None, step.kind if step else kind, self.by != "call"
+
+@patch
+def _ends_otherwise(self:ProgramSample)->str|None:
+    "Return how steps end, if the last one ended otherwise than expected."
+    if self.step.other or not self.kind.with_grad: return None
+    if self.step.updates: return "update" if self.by != "update" else None
+    return "backward" if self.step.backwards and self.by == "call" else None
+
+# %% ../../nbs/running/sampling.ipynb #aec9626d
+@patch
+def _open_step(self:ProgramSample, forward, other):
+    "Begin a step; `other`: of another kind than the sample."
+    kind = self.timer if self.counted else self.counter
+    clocked = len(self.clocked) < self.active or self.counted and len(self.alike(self.timed)) >= self.active
+    if other or clocked: kind = type(None)
+    if type(self.stage) is not kind: self._detach_stage()
+    if self.stage is None and kind is not type(None): self._attach_stage(kind(self.run, self.cost), forward)
+    self.step = Step(other=other)
+    self.step.start = _now(self.run.device)
+    if self.stage is not None: self.stage.begin()
+
+@patch
+def _close_step(self:ProgramSample, **how):
+    "End the step."
+    step, self.step = self.step, None
+    if self.stage is None: step.end = _now(self.run.device)
+    else: self.stage.end(step, **how)
+    self.passed = self.passed + 1 if step.other else 0
+    if step.other: self.dropped = self.passed > most_passed or self.by == "call" and step.trains
+    elif self.stage is None: self.clocked.append(step)
+    elif type(self.stage) is self.counter: self.counted, self.work = step, self.stage.work()
+    elif self.early < self.stage.discarded: self.early += 1
+    else: self.timed.append(step)
+
+@patch
+def _start_over(self:ProgramSample, by):
+    "Let steps end with `by` from now on."
+    self._detach_stage()
+    self.by, self.step, self.clocked, self.timed, self.counted, self.early = by, None, [], [], None, 0
+    self.run.has_backward = True
+
+@patch
+def _attach_stage(self:ProgramSample, stage, forward):
+    "Let `stage` see the modules."
+    modules = wrapped(self.run.modules[1:], lambda i, f: stage.wrap(i + 1, f))
+    self.attached.add(stage.stop)
+    self.attached.add(modules.__exit__)
+    stage.start(self.sensors)
+    modules.__enter__()
+    self.stage, self.root = stage, stage.wrap(0, forward)
+
+@patch
+def _detach_stage(self:ProgramSample):
+    "Take the stage off the modules."
+    self.stage = None
+    with self.attached, self.attached: pass
 
 # %% ../../nbs/running/sampling.ipynb #sm000051
 def _slot_samples(steps, n): return [Samples(tuple(v)) for v in zip(*(s.own[:n] for s in steps))]

@@ -18,8 +18,8 @@ from typing import NamedTuple, overload
 
 from torch import nn
 
-from ..predicting.expected import (Chip, attention_kernel, chip_of, generation_deviation, interval,
-                                             missing_peaks)
+from ..predicting.expected import generation_deviation, interval
+from ..predicting.kernel_times import Chip, attention_kernel, chip_of, missing_peaks
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as

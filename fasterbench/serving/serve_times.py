@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ..predicting.expected import (AttentionKernel, Chip, Constant, attention_time, compute_rate, constants,
-                                          product_time)
+from ..predicting.constants import Constant, compute_rate, constants
+from ..predicting.kernel_times import AttentionKernel, Chip, attention_time, product_time
 from .serve_work import StepWork, experts_read
 from ..roofs.hardware import HardwarePeaks
 from ..work.stored_weights import StoredWeights

@@ -13,23 +13,6 @@ from html import escape
 from math import log10
 
 from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
@@ -410,7 +393,7 @@ class ServeResult(_ServingView):
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
 def first_told(p)->str:
     "Say when a request has its first token at the earliest, and how many are answered in a second, where it is known."
-    rate = f", {p.requests_per_s:.3g} requests/s" if p.requests_per_s else ""
+    rate = f", {brief(p.requests_per_s)} requests/s" if p.requests_per_s else ""
     return f"; first token after at least {format_si(p.first_s, 's')}{rate}" if p.first_s else ""
 
 def _bounds_text(bounds_from):

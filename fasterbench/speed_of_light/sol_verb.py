@@ -129,11 +129,15 @@ class Bounds(LongView):
                 *([f"{lost} of {len(self.rows)} problems could not be counted."] if lost else [])]
 
     @property
-    def lines(self)->list[str]:
+    def told(self)->list[str]:
+        "How many of the given times are impossible."
         timed = [r for r in self.rows if r.get("share") is not None]
         names = ", ".join(r["problem"] for r in self.impossible[:5])
         found = f"{len(self.impossible)} of {len(timed)} times are impossible{': ' + names if names else ''}."
-        return [*([found] if timed else []), *self.caveats]
+        return [found] if timed else []
+
+    @property
+    def lines(self)->list[str]: return [*self.told, *self.caveats]
 
     def _table(self, top=10):
         shown = {k: _fields[k] for k in _shown if any(r.get(k) not in (None, "") for r in self.rows)}
@@ -142,6 +146,10 @@ class Bounds(LongView):
         return Sheet(shown, order[:top]).table(below=[*more_rows(len(order), top), *self.lines], unknown="")
 
     def _sheet(self): return Sheet(_fields, self.rows)
+
+    def _page(self):
+        tab = self._sheet().tab("problems", "problems", self.plot(""), visible=_shown, sort=["share", "desc"])
+        return dict(lines=self.told, kinds=[tab])
 
     def _chart(self, title):
         from fasterbench.views.plot import canvas, dress, grid
@@ -154,7 +162,8 @@ class Bounds(LongView):
                             text=[r["problem"] for _, r in mine], textposition="top right", marker=dict(color=color),
                             hovertext=[_hover(r) for _, r in mine], hoverinfo="text")
         fig.add_hline(y=1, line=dict(color="#74808a", dash="dash"))
-        fig.update_xaxes(title="problems, nearest to their bound first", gridcolor=grid)
+        fig.update_xaxes(title="problems, nearest to their bound first", gridcolor=grid, tick0=1,
+                         dtick=max(1, len(order) // 8))
         fig.update_yaxes(title="measured time ÷ bound", type="log", gridcolor=grid)
         return dress(fig, title, f"Measured time over bound of {len(timed)} problems.", 480)
 
@@ -205,7 +214,7 @@ def _row_or_reason(waiting, problem):
 def sol(
     problems:Annotated[list[str], typer.Argument(
         help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION, or a folder of these.",
-        metavar="PROBLEM...")],
+        metavar="PROBLEM")],
     on:option("Bound the time on this device: a name of the table, or a `peaks --json` file.", metavar="DEVICE",
               parser=target_device, kind=str),
     times:option("Judge these times: KernelBench's JSON, a CSV of names and seconds, or JSON of this command.")=None,

@@ -6,7 +6,6 @@
 __all__ = []
 
 # %% ../../nbs/timing/operators.ipynb #4ecc4906
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from time import perf_counter
@@ -18,7 +17,7 @@ from ..engine.accelerator import Host, accelerator
 from ..engine.modules import is_compiled
 from ..engine.process import eager
 from ..engine.peers import peers
-from .kernels import gpu_work, launch_and_operator, shared_times
+from .kernels import gpu_work, launch_and_operator, nesting, shared_times
 from .profiler import Record, can_record, mark, session
 from .certainty import Samples
 from .stopping import StoppingRule
@@ -55,19 +54,15 @@ def operator_times(
     `None` where the run was another one."""
     matches = matched_records(names, records, "aten::add_" if here.has_queue else "aten::add")
     if matches is None or not here.has_queue: return matches and [r.end - r.start for r in matches]
-    spans = {}
+    spans = sorted(range(len(matches)), key=lambda k: matches[k].start)
     def kinds(*names): return [r for r in records if r.kind in names]
     operators, work = kinds("operator"), kinds(*gpu_work)
-    for k, r in enumerate(matches): spans.setdefault(r.thread, []).append((r.start, r.end, k))
-    def whose(inner): return None if inner is None else _span_at(spans.get(inner.thread, []), inner.start)
-    inner = [operators[o] if o >= 0 else None for _, o in launch_and_operator(operators, kinds("launch"), work)]
-    total = shared_times((whose(i), r.start, r.end) for i, r in zip(inner, work))
+    inner = [o for _, o in launch_and_operator(operators, kinds("launch"), work)]
+    points = [(operators[o].thread, operators[o].start) if o >= 0 else (-1, 0.0) for o in inner]
+    around = nesting([matches[k] for k in spans], points)[1]
+    total = shared_times((spans[at] if at >= 0 else None, r.start, r.end) for at, r in zip(around, work))
     return [total.get(k, 0.0) for k in range(len(matches))]
 
-def _span_at(spans, t):
-    "Return which of the disjoint `spans`, by time, holds `t`."
-    at = bisect_right(spans, (t, float("inf"))) - 1
-    return spans[at][2] if at >= 0 and t <= spans[at][1] else None
 
 # %% ../../nbs/timing/operators.ipynb #4b91b9ea
 def _between_marks(records):

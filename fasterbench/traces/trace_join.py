@@ -15,6 +15,7 @@ from functools import cached_property
 from typing import NamedTuple
 
 import torch
+from fastcore.basics import groupby
 
 from ..work.kernel_names import kernel_type, layers_name
 from ..core.dtypes import itemsize
@@ -314,11 +315,8 @@ def _contexts(names, i):
 # %% ../../nbs/traces/trace_join.ipynb #67f3a098
 def _streams(trace):
     "Return the kernels that compute of each stream, in order."
-    found = {}
-    for i, a in enumerate(trace.activities):
-        if a.kind == "kernel" and not _is_transfer(trace, i):
-            found.setdefault((trace.devices[i], a.thread), []).append(i)
-    return found.values()
+    computing = [i for i, a in enumerate(trace.activities) if a.kind == "kernel" and not _is_transfer(trace, i)]
+    return groupby(computing, lambda i: (trace.devices[i], trace.activities[i].thread)).values()
 
 def _labels(trace, found):
     "Say of each kernel what it is: operator, figures, which of its call's kernels; and the first of each."

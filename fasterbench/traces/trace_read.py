@@ -16,6 +16,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING
 
+from fastcore.basics import groupby
+
 from ..core.units import percent_text, share_texts
 from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused
@@ -42,9 +44,7 @@ if TYPE_CHECKING: from torch.profiler import profile
 # %% ../../nbs/traces/trace_read.ipynb #91b4adaf
 def _iqr_by_row(groups):
     "Return the interquartile range of the seconds of each row over the traces."
-    times = {}
-    for rows in groups:
-        for row in rows: times.setdefault(row.key, []).append(row.time_s)
+    times = groupby((row for rows in groups for row in rows), lambda row: row.key, lambda row: row.time_s)
     return {k: Samples(v).iqr for k, v in times.items()}
 
 def _points(found, kind, peaks, n):

@@ -13,6 +13,8 @@ from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import NamedTuple
 
+from fastcore.basics import groupby
+
 from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .contradictions import can_move, consistent, too_fast
@@ -26,7 +28,7 @@ from ..roofs.call_row import flops_time
 from ..roofs.point import waiting_row
 from ..roofs.datasheet import datasheet_peaks, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
-from ..roofs.row import Row, added, changed, no_work, part_of, summed, total
+from ..roofs.row import Row, added, changed, no_work, part_of, summed, total, unknown_work
 from ..timing.kernels import ancestors, nesting
 from ..views.result import Breakdown
 from ..work.memory import Memory, Moment, allocated
@@ -265,8 +267,7 @@ def recorded_memory(
     trace:TraceFile,
 )->Memory|None:
     "Return what the allocator of the device had given out over time, as `profile_memory=True` records it."
-    by_device = {}
-    for moment in trace.memory: by_device.setdefault(moment[2], []).append(moment)
+    by_device = groupby(trace.memory, 2)
     device = max(by_device, key=lambda d: (d[0] != 0, max(m[3] for m in by_device[d])), default=None)   # 0: the CPU
     if device is None: return None
     moments = by_device[device]
@@ -485,7 +486,6 @@ def _same_calls(trace, calls, seconds, served, steps, peaks):
     return list(found.values())
 
 # %% ../../nbs/traces/trace_rows.ipynb #15e55f56
-_blank = dict(flops=None, bytes_moved=None)    # What is not known
 _sends_only = dict(no_work, category="communication")
 
 def _kernel_rows(same):
@@ -493,7 +493,7 @@ def _kernel_rows(same):
     alone = same.kinds.count("kernel") == 1
     for name, kind, seconds in zip(same.names, same.kinds, same.seconds):
         if alone and kind == "kernel": yield changed(same.row, name=name, type=kind, time_s=seconds)
-        else: yield Row(name, kind, time_s=seconds, calls=same.calls, **_blank)
+        else: yield Row(name, kind, time_s=seconds, calls=same.calls, **unknown_work)
 
 def _recorded_operator_row(trace, same):
     p, operator = same.place, trace.calls[same.place.operator].operator
@@ -510,14 +510,14 @@ def _rows_of_trace(trace, calls, others, seconds, peaks, served, sent):
     kernels = [row for s in same for row in _kernel_rows(s)]
     wire, collective = {t.place: t.wire_bytes for t in sent}, {t.place: t.kind for t in sent}
     for g in others:
-        sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **_blank,
+        sums = dict(time_s=sum(seconds[i] for i in g.activities), calls=len(g.activities), **unknown_work,
                     wire_bytes=total(wire.get(i, 0) for i in g.activities))
         if g.place.part == parts["communication"]:
             sums |= _sends_only
             name = trace.activities[g.activities[0]].name
             modules.append(Row(waiting_row, **sums))
             ops.append(Row(f"{waiting_row} {collective.get(g.activities[0], name)}", name, **sums))
-            kernels.append(Row(name, "kernel", **sums | _blank))         # what it adds and moves is not recorded
+            kernels.append(Row(name, "kernel", **sums | unknown_work))         # what it adds and moves is not recorded
             continue
         modules.append(Row(_module_name(g.place), g.place.type, phase=g.place.phase, **sums))
         ops.append(Row(**_other_name(trace, g), phase=g.place.phase, **sums))

@@ -117,3 +117,11 @@ def fields_of(
 )->dict[str, Field]:
     "Return the fields of rows, by name, in the order of the data frame."
     return fields | level_fields(levels)
+
+# %% ../../nbs/views/fields.ipynb #fe0152d2
+def as_fields(
+    table:str, # A line for each field: name | unit | title | format | meaning | short title
+)->dict[str, Field]:
+    "Return the fields of a table, by name."
+    rows = ([cell.strip() for cell in line.split("|")] for line in table.strip().splitlines())
+    return {row[0]: Field(*row) for row in rows}

@@ -36,7 +36,8 @@ def _dtype(result):
     autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
     return autocast + most if given and most not in given else ""
 
-def _mode(result):
+def phases_run(result)->str:
+    "Return what of a step ran: `forward + backward`."
     found = {p.phase for p in (*result.points, *result.ops)}
     traced = result.program is None or result.program.type == "window"          # of which only the trace knows
     return " + ".join(k for k in ("forward", "backward", "update") if k in found) or ("" if traced else "forward")
@@ -230,14 +231,16 @@ def step_answer(result)->list[str]:
     step, p = result.environment.get("step"), result.program
     if not step: return []
     room, most = result.room, step.get("largest_batch")
-    told = [] if p.is_range or not p.time_s else [format_si(step["work"] / p.time_s, f"{step['unit']}/s")]
+    told = []
+    if p.time_s and not p.is_range:
+        told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['work'] / p.time_s)} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
     if most is not None: told.append(f"largest batch {most} (tensors alone)")
     return [f"a step of {step['work']} {step['unit']}: {' · '.join(told)}"]
 
-_parts = model_name, _sample, _dtype, _mode, machine, time_text, _rate_text
+_parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
 def time_division(result)->list[str]:
     "Return the line that divides the time; none where a time is unknown."
@@ -249,7 +252,7 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None: return lines + [f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why]
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*lines, *step_answer(result), *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
+    return [*step_answer(result), *lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t, said):

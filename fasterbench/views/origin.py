@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/views/origin.ipynb #a0c6774c
 import os, re, shlex, subprocess, sys
+from math import prod
 from contextlib import contextmanager
 
 from ..core.files import without_folders
@@ -40,6 +41,13 @@ def batch_of(sample:list[dict])->int|None:
     "Return the first dimension, if all tensors have the same; None where they do not, or where there is no tensor."
     firsts = {t["shape"][0] if t["shape"] else None for t in sample if "shape" in t}
     return firsts.pop() if len(firsts) == 1 else None
+
+def amount_done(result)->tuple[int, str]:
+    "Return how much a step of a result works on, and of what: tokens, if its sample has sequences of ids, or samples."
+    if step := result.environment.get("step"): return step["work"], step["unit"]
+    ids = [t["shape"] for t in result.sample if t.get("dtype") in ("int64", "int32") and len(t["shape"]) > 1]
+    n, unit = (prod(ids[0]), "tokens") if ids else (batch_of(result.sample) or 0, "samples")
+    return n * number_of_calls(result.call), unit
 
 # %% ../../nbs/views/origin.ipynb #sm000001
 def tensor_text(tensor:dict)->str:

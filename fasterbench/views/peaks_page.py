@@ -8,30 +8,11 @@ __all__ = ['peaks_rows', 'peaks_table', 'sweep', 'PeaksView']
 # %% ../../nbs/views/peaks_page.ipynb #e87d08ad
 from dataclasses import dataclass
 from html import escape
-from typing import TYPE_CHECKING
 
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 from fastcore.basics import groupby
 
 from ..core import features
 from ..core.features import is_there
-from ..core.files import write_whole
 from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
@@ -41,11 +22,7 @@ from .headline import machine_name, roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes
 from .roof_lines import ink
-from .view import Sheet, Table, View, terminal_width, wrap_lines, write_picture
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
-    from plotly.graph_objects import Figure
+from .view import Sheet, Table, View, terminal_width, wrap_lines
 
 
 # %% ../../nbs/views/peaks_page.ipynb #53f5bbd3
@@ -182,31 +159,8 @@ class PeaksView(View):
         return peaks_table(self.peaks)
 
     def _repr_html_(self): return f"<pre>{escape(self.text())}</pre>"
-    def to_frame(self,
-        what:str="memory", # "memory" or "arithmetic"
-    )->"DataFrame":
-        "Return the probes as a pandas `DataFrame`, in SI base units."
-        return _probe_sheet(self.peaks, what).frame()
-
-    def csv(self, what:str="memory")->str:
-        "Return the probes of memory, or of arithmetic, as CSV, units in the header."
-        return _probe_sheet(self.peaks, what).csv()
-
-    def to_csv(self, path, what:str="memory")->None:
-        "Write the probes of memory, or of arithmetic, to `path` as CSV, units in the header."
-        write_whole(path, self.csv(what))
-
-    def plot(self,
-        title:str|None=None, # None: the device
-        what:str="memory",   # "memory": bandwidth over working set; "arithmetic": rate over FLOP per call
-    )->"Figure":
-        "Return the chart, a plotly `Figure`."
-        return sweep(self.peaks, what, self.title if title is None else title)
-
-    def to_image(self, path, title:str|None=None, what:str="memory", *, width:int=1000)->None:
-        "Write the chart to `path` (.png, .svg or .pdf), `width` px wide; the other arguments are those of `plot`."
-        write_picture(path, self.plot(title, what), width)
-
+    def _sheet(self): return _probe_sheet(self.peaks, "memory")
+    def _chart(self, title): return sweep(self.peaks, "memory", title)
     def to_dict(self): return self.peaks.to_dict()
 
     @property

@@ -12,23 +12,6 @@ from html import escape
 from itertools import product
 
 from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from ..core import features
 from ..core.features import is_there

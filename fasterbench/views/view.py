@@ -14,23 +14,6 @@ from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
 
 from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
-from fastcore.basics import groupby
 
 from ..core.files import write_whole
 from ..core.streams import print_text

@@ -68,10 +68,9 @@ class Values:
         known = [self.of(t) for t in tensors_in((args, kwargs))]
         if any(v is None for v in known) or not _is_determined(op): return None
         if not known and op_name(op) in _constants: return (_constant(op, args, kwargs),)
-        look = self.of
-        if any(v.numel() > most for v in known) and not is_view(op):
-            if not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
-            def look(t): return _first(self.of(t))
+        large = any(v.numel() > most for v in known) and not is_view(op)
+        if large and not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
+        def look(t): return _first(self.of(t)) if large else self.of(t)
         made = (map_tensors(look, _on_cpu(a)) for a in (list(args), kwargs))
         with _disable_current_modes(), torch.no_grad():
             try: return (op(*next(made), **next(made)),)

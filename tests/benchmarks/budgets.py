@@ -1,9 +1,11 @@
-"""How far the verdicts of `fasterbench check` can be trusted: one model against itself, and against itself with a slower layer.
+"""How far the verdicts of `fasterbench check` can be trusted: one model against itself, and against itself with a
+slower layer.
 
-Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 20] [--part itself|slowed|counted] [--seconds 220 --save runs.jsonl]
-Prints how many runs break a budget by chance (limit: 1 %), how many cannot say, and how often a layer that was slowed by 10 % is found
-among the runs that say anything (limit: 95 %); then counted budgets with one channel more (limit: found every time).
-A run of `--seconds` goes on where the file of `--save` ends, so that 200 runs can be taken in pieces; figures are of all runs in the file.
+Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 20] [--part itself|slowed|counted] [--seconds 220
+--save runs.jsonl] Prints how many runs break a budget by chance (limit: 1 %), how many cannot say, and how often a
+layer that was slowed by 10 % is found among the runs that say anything (limit: 95 %); then counted budgets with one
+channel more (limit: found every time). A run of `--seconds` goes on where the file of `--save` ends, so that 200
+runs can be taken in pieces; figures are of all runs in the file.
 """
 import argparse, json, os, tempfile
 from collections import Counter
@@ -36,20 +38,24 @@ def version(rows=500, width=512):
 def verdicts(now, before, rounds, limit):
     "Run after run, the verdict on the layer and on the whole model: is the time within `limit` of that before?"
     budget, settings = Budget("net", figures["time"], "<=", limit, f"<= {limit:.0%}"), dict(model="net.py:make")
-    found = lambda ratios: [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
+    def found(ratios): return [judge(budget, ratios[layer]["time"]).result for layer in ("layer", "")]
     while True:
-        with side(before, settings) as b, side(now, settings) as a:        # processes of its own for each run, as the command has
+        # processes of its own for each run, as the command has
+        with side(before, settings) as b, side(now, settings) as a:
             a("round"), b("round")
-            taken = in_looks(lambda k: in_turn(a, b, k % 2), ratios_of_rounds, lambda f: "cannot say" not in found(f), rounds)
+            taken = in_looks(lambda k: in_turn(a, b, k % 2), ratios_of_rounds, lambda f: "cannot say" not in found(f),
+                             rounds)
         yield [*found(taken), taken[""]["time"].samples]
 
 def collected(title, found, runs, until, path):
     "As many verdicts of `found` as are wanted, with those that `path` has of earlier calls."
-    before = [r["verdicts"] for r in map(json.loads, path.read_text().splitlines()) if r["part"] == title] if path and path.exists() else []
+    before = ([r["verdicts"] for r in map(json.loads, path.read_text().splitlines()) if r["part"] == title] if path
+              and path.exists() else [])
     while len(before) < runs and perf_counter() < until:
         before.append(next(found))
         if path:
-            with open(path, "a") as f: f.write(json.dumps(dict(part=title, verdicts=before[-1], load=os.getloadavg()[0])) + "\n")
+            with open(path, "a") as f:
+                f.write(json.dumps(dict(part=title, verdicts=before[-1], load=os.getloadavg()[0])) + "\n")
     found.close()
     return before
 
@@ -62,7 +68,9 @@ def shown(title, found):
         n = Counter(results)
         if not results: continue
         says = len(results) - n["cannot say"]
-        print(f"{title:42} {layer:6} {len(results):4} runs: broken {n['broken']:4} ({n['broken'] / len(results):6.1%}), cannot say {n['cannot say']:4} ({n['cannot say'] / len(results):6.1%}), "
+        print(f"{title:42} {layer:6} {len(results):4} runs: broken {n['broken']:4} "
+              f"({n['broken'] / len(results):6.1%}), cannot say {n['cannot say']:4} "
+              f"({n['cannot say'] / len(results):6.1%}), "
               f"broken of those that say {n['broken'] / says if says else float('nan'):6.1%}", flush=True)
     print(f"{title:42} rounds of a run: {dict(sorted(Counter(rounds for *_, rounds in found).items()))}", flush=True)
 
@@ -75,10 +83,13 @@ if __name__ == "__main__":
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
     parts, until = args.part or ["itself", "slowed", "counted"], perf_counter() + args.seconds
-    print(f"{args.rounds} to {4 * args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores; the budget is 105 % of the time before")
-    same, of = version(), lambda title, now, runs: collected(title, verdicts(now, same, args.rounds, 1.05), runs, until, args.save)
+    print(f"{args.rounds} to {4 * args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} "
+          "cores; the budget is 105 % of the time before")
+    same, of = (version(), lambda title, now, runs: collected(
+        title, verdicts(now, same, args.rounds, 1.05), runs, until, args.save))
     if "itself" in parts: shown("itself", of("itself", version(), args.runs))
     if "slowed" in parts: shown("a layer slowed by 10 %", of("slowed", version(rows=550), max(args.runs // 2, 1)))
     if "counted" in parts:
         before, after = counted(same), counted(version(width=513))
-        for figure in ("flops", "bytes", "parameters"): print(f"one channel more, {figure:12} {before[''][figure].value:>14} → {after[''][figure].value}")
+        for figure in ("flops", "bytes", "parameters"):
+            print(f"one channel more, {figure:12} {before[''][figure].value:>14} → {after[''][figure].value}")

@@ -1,9 +1,11 @@
-"""How four values travel: `device` of a profile, `on` of a prediction, `peaks` of the rows of a result, the result of a report.
+"""How four values travel: `device` of a profile, `on` of a prediction, `peaks` of the rows of a result, the result
+of a report.
 
-A run is watched. A hand-over is a call from one module of the package into another with the value, or what was made of it,
-among its arguments; a question to the value itself (a method of it, a function of the module that defines it) counts as
-well. A value that only goes down reaches each module from one other; each further module that hands it there is a climb: the value came
-back up and went down again. `python tests/benchmarks/climbs.py [FOLDER OF A CHECKOUT]`"""
+A run is watched. A hand-over is a call from one module of the package into another with the value, or what was made
+of it, among its arguments; a question to the value itself (a method of it, a function of the module that defines
+it) counts as well. A value that only goes down reaches each module from one other; each further module that hands
+it there is a climb: the value came back up and went down again. `python tests/benchmarks/climbs.py [FOLDER OF A
+CHECKOUT]`"""
 import sys
 from pathlib import Path
 
@@ -42,14 +44,15 @@ def main():
     package, model = Path(fasterbench.__file__).parent, torch.nn.Sequential(torch.nn.Linear(8, 8), torch.nn.ReLU())
     sample, device = torch.ones(2, 8), torch.device("cpu")
     from fasterbench.engine.accelerator import Host
-    is_device = lambda v: isinstance(v, torch.device | Host) or isinstance(v, str) and v == "cpu"
-    report("device of profile", handed(lambda: RooflineAnalyzer(model, sample).profile(device="cpu", steps=3), is_device, package))
+    def is_device(v): return isinstance(v, torch.device | Host) or isinstance(v, str) and v == "cpu"
+    report("device of profile", handed(lambda: RooflineAnalyzer(model, sample).profile(device="cpu", steps=3),
+                                       is_device, package))
     name = "NVIDIA H100 80GB HBM3"
-    is_on = lambda v: isinstance(v, HardwarePeaks) or isinstance(v, str) and v == name
+    def is_on(v): return isinstance(v, HardwarePeaks) or isinstance(v, str) and v == name
     report("on of predict", handed(lambda: predict(model, sample, on=name), is_on, package))
     roofs = HardwarePeaks(1e12, 1e11)
     from fasterbench.analysis import rows
-    is_peaks = lambda v: isinstance(v, HardwarePeaks)
+    def is_peaks(v): return isinstance(v, HardwarePeaks)
     ra, real, edges = RooflineAnalyzer(model, sample, peaks=roofs), rows.measured_result, {}
     def watched(*args, **more):
         out = []

@@ -1,29 +1,33 @@
 """Everything that only a GPU can show: python tests/benchmarks/gpu.py --out FOLDER [--parts PART...]
 
-Eleven parts, the most important first. Each runs in a process of its own, and writes FOLDER/PART.json after every finding, so that
-a run that is cut short still leaves what it had. An error is in the record of its part, with its place, and the others go on.
-  peaks       the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by contiguous tensors
-  models      rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes part in
+Eleven parts, the most important first. Each runs in a process of its own, and writes FOLDER/PART.json after every
+finding, so that a run that is cut short still leaves what it had. An error is in the record of its part, with its
+place, and the others go on.
+  peaks       the roofs per dtype, TF32 both ways, levels, beside the datasheet and published maxima; L2 by
+  contiguous tensors
+  models      rows, idle and unlaunched kernels of models, beside steps timed by events that no instrument takes
+  part in
   training    steps with AdamW under autocast: the same; counted memory beside the allocator's peak; MFU and HFU
   traces      the profiler's records of the same runs as traces, and read_trace of them beside profile
   ncu         Nsight Compute over five kernels: counted bytes and FLOPs beside the counted work
   attention   attention in float32 beside its limit, which is a third of the TF32 peak
   kernelbench programs of single operators beside limit, expected time, and the times that others published for an H100
   compiled    kernels of compiled models beside event-timed steps: default, CUDA graphs, training; a trace of the same
-  graphs      models in CUDA graphs of their own: a trace of the capture beside one of the replays, which are timed by events
+  graphs      models in CUDA graphs of their own: a trace of the capture beside one of the replays, which are timed
+  by events
   expected    limit and expected time of predict beside the measured kernels, eager and replayed
   faults      an error at calls all through a profile: flags, memory and model afterwards
-The first five take at most nine minutes, and so do the others: `--parts first`, `--parts rest`. The last lines are the table of
-limits, from the records in FOLDER, also in FOLDER/table.json; `--parts none` prints it alone.
-`--parts none --page` makes the page of the site from the records of a GPU: nbs/docs/measured_on_gpu.md, and all figures of it in
-tests/data/measured_on_gpu.json. Both are committed, and the site has the page from then on.
-Without a GPU the same parts run on the CPU, small: a rehearsal; on a slow machine with `--patience 4`, four times the seconds.
-`--simulated` takes the simulated device of the tests instead, for the parts that it can run: what is done on a GPU alone is done there,
-and the right answers are known.
-It needs torch 2.11, torchvision, and what the library imports to measure: fastcore, platformdirs, msgspec. Where no package index is
-to be reached, three wheels that were brought along do: `pip install --no-index --no-deps --target DIR *.whl`, PYTHONPATH=DIR.
-KernelBench's programs and times are read in ../shared/data/kernelbench (40 kB), or where FASTERBENCH_SHARED says; roofs are kept
-in FOLDER/roofs, or where FASTERBENCH_CACHE says.
+The first five take at most nine minutes, and so do the others: `--parts first`, `--parts rest`. The last lines are
+the table of limits, from the records in FOLDER, also in FOLDER/table.json; `--parts none` prints it alone.
+`--parts none --page` makes the page of the site from the records of a GPU: nbs/docs/measured_on_gpu.md, and all
+figures of it in tests/data/measured_on_gpu.json. Both are committed, and the site has the page from then on.
+Without a GPU the same parts run on the CPU, small: a rehearsal; on a slow machine with `--patience 4`, four times
+the seconds. `--simulated` takes the simulated device of the tests instead, for the parts that it can run: what is
+done on a GPU alone is done there, and the right answers are known.
+It needs torch 2.11, torchvision, and what the library imports to measure: fastcore, platformdirs, msgspec. Where no
+package index is to be reached, three wheels that were brought along do: `pip install --no-index --no-deps --target
+DIR *.whl`, PYTHONPATH=DIR. KernelBench's programs and times are read in ../shared/data/kernelbench (40 kB), or
+where FASTERBENCH_SHARED says; roofs are kept in FOLDER/roofs, or where FASTERBENCH_CACHE says.
 """
 import argparse, json, math, os, shutil, statistics, subprocess, sys, threading, time, traceback
 from contextlib import contextmanager, nullcontext
@@ -32,14 +36,16 @@ from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(root))
-shares = dict(peaks=115, models=150, training=100, traces=85, ncu=85,                                    # seconds per part
+# seconds per part
+shares = dict(peaks=115, models=150, training=100, traces=85, ncu=85,
               attention=60, kernelbench=100, compiled=145, graphs=50, expected=100, faults=50)
 simulate = False     # whether the parts run on the simulated device
 
 class Record:
     "The findings of one part, written anew after each of them."
     def __init__(self, folder, part, seconds=math.inf):
-        self.path, self.end, self.data = folder/f"{part}.json", time.perf_counter() + seconds, dict(part=part, complete=False)
+        self.path, self.end, self.data = ((folder/f"{part}.json", time.perf_counter() + seconds,
+                                           dict(part=part, complete=False)))
     def put(self, key, value):
         self.data[key] = value
         self.path.write_text(json.dumps(self.data, indent=1, default=str))
@@ -98,13 +104,15 @@ def simulated_rates():
 # ---- models
 
 def transformer(layers, width, heads, vocabulary=32000, every=False):
-    "A language model of today's form: takes tokens and, for decoding, a filled cache; returns logits of the last token, or of every one."
+    """A language model of today's form: takes tokens and, for decoding, a filled cache; returns logits of the last
+    token, or of every one."""
     from torch import nn
     from torch.nn import functional as F
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
-            self.norm, self.qkv, self.out = nn.RMSNorm(width), nn.Linear(width, 3 * width, bias=False), nn.Linear(width, width, bias=False)
+            self.norm, self.qkv, self.out = ((nn.RMSNorm(width), nn.Linear(width, 3 * width, bias=False),
+                                              nn.Linear(width, width, bias=False)))
             self.norm2, self.up, self.gate, self.down = (nn.RMSNorm(width), *(nn.Linear(a, b, bias=False) for a, b in
                                                          ((width, 3 * width), (width, 3 * width), (3 * width, width))))
         def forward(self, x, cache=None):
@@ -133,13 +141,14 @@ def small_layers(n):
 def inputs(gpu):
     "(name, make model, make sample(batch, dtype), can be trained), the quick ones first."
     import torch, torchvision
-    image = lambda size: lambda batch, dtype: torch.randn(batch, 3, size, size, dtype=dtype)
+    def image(size): return lambda batch, dtype: torch.randn(batch, 3, size, size, dtype=dtype)
     layers, width, heads, length = (12, 1024, 16, 512) if gpu else (2, 64, 4, 32)
-    tokens = lambda batch, dtype: torch.randint(32000 if gpu else 100, (batch, length))
+    def tokens(batch, dtype): return torch.randint(32000 if gpu else 100, (batch, length))
     def decode(batch, dtype):
-        caches = [[torch.randn(batch, heads, length, width // heads, dtype=dtype) for _ in "kv"] for _ in range(layers)]
+        caches = [[torch.randn(batch, heads, length, width // heads, dtype=dtype) for _ in "kv"]
+                  for _ in range(layers)]
         return tokens(batch, dtype)[:, :1], caches
-    language = lambda: transformer(layers, width, heads, 32000 if gpu else 100)
+    def language(): return transformer(layers, width, heads, 32000 if gpu else 100)
     yield "200 small layers", lambda: small_layers(100), lambda b, d: torch.randn(b, 64, dtype=d), True
     vision = torchvision.models.resnet50 if gpu else torchvision.models.resnet18
     yield vision.__name__, vision, image(224 if gpu else 64), True
@@ -159,7 +168,8 @@ def runs(gpu):
 class Step:
     "A forward or a training step, as one writes it by hand."
     def __init__(self, model, args, training=False, loss=None, optimizer=None, autocast=None):
-        self.model, self.args, self.training, self.loss, self.optimizer = model, args, training, loss or (lambda out: out.sum()), optimizer
+        self.model, self.args, self.training, self.loss, self.optimizer = (
+            (model, args, training, loss or (lambda out: out.sum()), optimizer))
         self.autocast = autocast or nullcontext
     def reset(self): self.model.zero_grad(set_to_none=True)
     def __call__(self):
@@ -185,7 +195,8 @@ def between(start, end, device):
     return start.elapsed_time(end) * 1e-3 if device.type == "cuda" else on_device(device).seconds([start, end])[1]
 
 def event_timed(call, device, n, reset=lambda: None, seconds=1.0):
-    "Median seconds of a call: between two events on a GPU, by the clock on a CPU. Of `n` calls, fewer where they take longer than `seconds`."
+    """Median seconds of a call: between two events on a GPU, by the clock on a CPU. Of `n` calls, fewer where they
+    take longer than `seconds`."""
     times, here, begin = [], on_device(device), time.perf_counter()
     while len(times) < n and (len(times) < 5 or time.perf_counter() - begin < seconds):
         reset()
@@ -210,16 +221,19 @@ def profiled(step, sample, device, path):
     before = event_timed(step, device, 20, step.reset)
     loss = step.loss if step.training else None
     with step.autocast():
-        ra = RooflineAnalyzer(step.model, sample).profile(device, backward=step.training, loss=loss, optimizer=step.optimizer, progress=False)
+        ra = RooflineAnalyzer(step.model, sample).profile(
+            device, backward=step.training, loss=loss, optimizer=step.optimizer, progress=False)
     after, by_clock = event_timed(step, device, 20, step.reset), clock_timed(step, device, 5, step.reset)
     step.reset()
     ra.to_json(path)
     rows, used = sum(r.time_s for r in ra.results), [(r.bound, r.name, r.utilization_pct or 0) for r in ra.results]
-    return ra, dict(events_s=(before, after), clock_s=by_clock, rows_s=rows, end_to_end_s=ra.timing.end_to_end_s, ratio=rows / statistics.mean((before, after)),
+    return ra, dict(events_s=(before, after), clock_s=by_clock, rows_s=rows, end_to_end_s=ra.timing.end_to_end_s,
+                    ratio=rows / statistics.mean((before, after)),
                     clock=ra.timing.clock, n_rows=len(ra.results), notes=ra.result.notes,
                     special_rows={r.name: r.time_s for r in ra.results if r.name.startswith("(")},
                     above=[(name, u) for _, name, u in used if u > 105],
-                    best={b: max((u for bound, _, u in used if bound == b), default=None) for b in ("compute", "memory")})
+                    best={b: max((u for bound, _, u in used if bound == b), default=None)
+                          for b in ("compute", "memory")})
 
 def made_on(device, *makers):
     "What `makers` make, on the device: weights and samples of a GPU are drawn there."
@@ -245,14 +259,17 @@ def peaks(record, device, folder):
     import torch
     from fasterbench.probes.peaks import measure_peaks
     gpu = device.type == "cuda"
-    dtypes = [torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.float8_e4m3fn] if gpu else [torch.float32, torch.bfloat16]
+    dtypes = ([torch.bfloat16, torch.float32, torch.float16, torch.float64, torch.float8_e4m3fn] if gpu
+              else [torch.float32, torch.bfloat16])
     def measured(dtype, tf32):
-        start, found = time.perf_counter(), measure_peaks(device, dtype=dtype, allow_tf32=tf32, cache=False, progress=False)
+        start, found = (time.perf_counter(),
+                        measure_peaks(device, dtype=dtype, allow_tf32=tf32, cache=False, progress=False))
         found.to_json(folder/f"peaks-{str(dtype).removeprefix('torch.')}{'-tf32' * tf32}.json")
         return dict(seconds=time.perf_counter() - start, flops=found.peak_flops, skipped=found.skipped,
                     levels={l.name: (l.capacity, l.bandwidth, l.spread) for l in found.memory},
                     ceilings={f"{c.dtype} {c.unit}".strip(): (c.flops, c.spread, c.probe) for c in found.ceilings})
-    for dtype, tf32 in [(d, False) for d in dtypes] + [(torch.float32, True)] * gpu: record.attempt(f"{dtype} tf32={tf32}", measured, dtype, tf32)
+    for dtype, tf32 in [(d, False) for d in dtypes] + [(torch.float32, True)] * gpu:
+        record.attempt(f"{dtype} tf32={tf32}", measured, dtype, tf32)
     record.attempt("l2", l2_sweep, device)
 
 def l2_sweep(device):
@@ -272,7 +289,8 @@ def l2_sweep(device):
 def models(record, device, folder):
     for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
         key = named(name, batch, dtype, training)
-        record.attempt(key, one_model, make, sample, batch, dtype, training, device, folder/f"{file_of(key)}.result.json")
+        record.attempt(key, one_model, make, sample, batch, dtype, training, device,
+                       folder/f"{file_of(key)}.result.json")
 
 def one_model(make, sample, batch, dtype, training, device, path):
     import torch
@@ -283,13 +301,15 @@ def one_model(make, sample, batch, dtype, training, device, path):
 def steps(gpu):
     """Training steps: (name, make model, sample, optimizer, model FLOPs per token by PaLM's formula where it holds).
 
-    PaLM: six FLOPs per token and weight of a product, and twelve per token, layer and pair of positions of an attention as wide as the model."""
+    PaLM: six FLOPs per token and weight of a product, and twelve per token, layer and pair of positions of an
+    attention as wide as the model."""
     import torch, torchvision
     from torch.optim import AdamW
     layers, width, heads, words, length, batch = (12, 1024, 16, 32000, 1024, 8) if gpu else (2, 64, 4, 100, 32, 2)
     palm = 6 * (13 * layers * width**2 + width * words) + 12 * layers * width * length
-    language, tokens = lambda: transformer(layers, width, heads, words, every=True), torch.randint(words, (batch, length))
-    fused = lambda p: AdamW(p, fused=True)
+    language, tokens = (lambda: transformer(layers, width, heads, words, every=True),
+                        torch.randint(words, (batch, length)))
+    def fused(p): return AdamW(p, fused=True)
     yield "language model, AdamW", language, tokens, AdamW, palm
     yield "language model, fused AdamW", language, tokens, fused, palm
     vision, size, batch = (torchvision.models.resnet50, 224, 64) if gpu else (torchvision.models.resnet18, 64, 2)
@@ -298,7 +318,8 @@ def steps(gpu):
 def training(record, device, folder):
     "Steps with AdamW under autocast to bfloat16: rows, memory, MFU and HFU."
     for name, make, sample, optimizer, palm in steps(device.type == "cuda"):
-        record.attempt(name, one_training, make, sample, optimizer, palm, device, folder/f"{file_of(name)}.result.json")
+        record.attempt(name, one_training, make, sample, optimizer, palm, device,
+                       folder/f"{file_of(name)}.result.json")
 
 def first_class(out):
     "Cross entropy against the first class."
@@ -315,11 +336,14 @@ def one_training(make, sample, optimizer, palm, device, path):
     torch.manual_seed(0)
     held = taken(device)
     model = make().to(device).train()
-    step = Step(model, placed(sample, device), True, first_class, optimizer(model.parameters()), lambda: torch.autocast(device.type, torch.bfloat16))
+    step = Step(model, placed(sample, device), True, first_class, optimizer(model.parameters()),
+                lambda: torch.autocast(device.type, torch.bfloat16))
     ra, found = profiled(step, sample, device, path)
     memory = ra.result.memory
-    found["memory"] = dict(counted=memory.peak_bytes, parts=memory.parts, place=memory.place, **peak_of(step, device, held))
-    flops, rate = model_flops(make().to("meta"), sample.to("meta"), loss=first_class), 1 / statistics.mean(found["events_s"])
+    found["memory"] = dict(counted=memory.peak_bytes, parts=memory.parts, place=memory.place,
+                           **peak_of(step, device, held))
+    flops, rate = (model_flops(make().to("meta"), sample.to("meta"), loss=first_class),
+                   1 / statistics.mean(found["events_s"]))
     step.reset()
     with FlopCounterMode(display=False) as counter: step()
     roofs = datasheet_peaks(torch.cuda.get_device_name(device), "bfloat16") if device.type == "cuda" else ra.peaks
@@ -338,10 +362,11 @@ def memory_of(device):
     return {} if device.type == "cpu" else torch.get_device_module(device).memory_stats(device)
 
 def peak_of(step, device, held):
-    """The peak of a step: of the tensors, by weak references to their storages, and what the allocator of a GPU says, with `held` before.
+    """The peak of a step: of the tensors, by weak references to their storages, and what the allocator of a GPU
+    says, with `held` before.
 
-    The libraries' part of the latter: the workspaces of cuBLAS, which stay; rounding is told by the allocator itself. What other libraries
-    take while a kernel runs has no name in any record: it is what is left."""
+    The libraries' part of the latter: the workspaces of cuBLAS, which stay; rounding is told by the allocator
+    itself. What other libraries take while a kernel runs has no name in any record: it is what is left."""
     import torch
     sys.path.insert(0, str(root/"tests"))
     from memory_cases import Live, given_to
@@ -352,7 +377,8 @@ def peak_of(step, device, held):
         out = step(); here.synchronize()
         found = memory_of(device)
         if device.type == "cuda": torch._C._cuda_clearCublasWorkspaces()
-        told = dict(allocated=here.module.max_memory_allocated(device), requested=found["requested_bytes.all.peak"], held=held,
+        told = dict(allocated=here.module.max_memory_allocated(device), requested=found["requested_bytes.all.peak"],
+                    held=held,
                     cublas=found["requested_bytes.all.current"] - taken(device))
         del out
     step.reset()
@@ -365,7 +391,9 @@ def traces(record, device, folder):
     "The profiler's own record of a run as a trace; what read_trace makes of it beside what profile says."
     for name, make, sample, batch, dtype, training in runs(device.type == "cuda"):
         key = named(name, batch, dtype)
-        if not training: record.attempt(key, one_trace, make, sample, batch, dtype, device, folder/f"{file_of(key)}.trace.json{'.gz' * (not simulate)}")
+        if not training:
+            record.attempt(key, one_trace, make, sample, batch, dtype, device,
+                           folder/f"{file_of(key)}.trace.json{'.gz' * (not simulate)}")
 
 def one_trace(make, sample, batch, dtype, device, path, n=5):
     from fasterbench.roofline import RooflineAnalyzer
@@ -375,7 +403,8 @@ def one_trace(make, sample, batch, dtype, device, path, n=5):
     read = traced(step, device, path, n)
     ra = RooflineAnalyzer(model, x).profile(device, progress=False)
     return dict(trace_s=busy_s(read.points) / n, profile_s=busy_s(ra.results),
-                trace_flops=sum(r.flops or 0 for r in read.ops) / n, profile_flops=sum(r.flops or 0 for r in ra.results))
+                trace_flops=sum(r.flops or 0 for r in read.ops) / n,
+                profile_flops=sum(r.flops or 0 for r in ra.results))
 
 def busy_s(rows): return sum(r.time_s for r in rows if not r.name.startswith("(idle"))
 
@@ -394,8 +423,8 @@ def traced(step, device, path, n=5):
     return read_trace(path)
 
 def five_kernels(device):
-    """Name, module and arguments of five kernels. Each moves far more than the 50 MB of an L2 that a GPU may keep at a kernel's end, and its
-    weights fit there: the bytes at DRAM are those that a count of each tensor once has."""
+    """Name, module and arguments of five kernels. Each moves far more than the 50 MB of an L2 that a GPU may keep
+    at a kernel's end, and its weights fit there: the bytes at DRAM are those that a count of each tensor once has."""
     import torch
     class Two(torch.nn.Module):
         def __init__(self, f): super().__init__(); self.f = f
@@ -403,7 +432,8 @@ def five_kernels(device):
     bfloat16, last = torch.bfloat16, torch.channels_last
     with torch.device(device):
         yield "matmul_float32", Two(torch.matmul), (torch.randn(2**16, 4096), torch.randn(4096, 512))
-        yield "matmul_bfloat16", Two(torch.matmul), (torch.randn(2**17, 4096).to(bfloat16), torch.randn(4096, 512).to(bfloat16))
+        yield "matmul_bfloat16", Two(torch.matmul), (
+            torch.randn(2**17, 4096).to(bfloat16), torch.randn(4096, 512).to(bfloat16))
         conv = torch.nn.Conv2d(64, 64, 3, padding=1, bias=False).to(bfloat16, memory_format=last)
         yield "convolution", conv, (torch.randn(1024, 64, 56, 56).to(bfloat16, memory_format=last),)
         yield "add", Two(torch.add), (torch.randn(2**14, 2**13), torch.randn(2**14, 2**13))
@@ -434,16 +464,21 @@ def counters(record, folder):
     from fasterbench import read_ncu
     script, report = folder/"kernels.py", folder/"kernels.csv"
     script.write_text(f"import sys; sys.path.insert(0, {str(Path(__file__).parent)!r})\nimport gpu; gpu.run_kernels()")
-    count = ["ncu", "--set", "roofline", "--nvtx", "--profile-from-start", "off", "--clock-control", "none", "--target-processes", "all",
+    count = ["ncu", "--set", "roofline", "--nvtx", "--profile-from-start", "off", "--clock-control", "none",
+             "--target-processes", "all",
              "-f", "-o", folder/"kernels"]
-    found = subprocess.run([*count, sys.executable, script], capture_output=True, text=True, timeout=shares["ncu"] * 0.7)
+    found = subprocess.run([*count, sys.executable, script], capture_output=True, text=True,
+                           timeout=shares["ncu"] * 0.7)
     record.put("ncu", (found.stdout + found.stderr)[-2000:])
     write = ["ncu", "--import", folder/"kernels.ncu-rep", "--csv", "--page", "raw", "--print-units", "base"]
-    with open(report, "w") as out: subprocess.run(write, stdout=out, timeout=60, check=True, env=os.environ | dict(LC_ALL="C"))
-    return {p.name: dict(flops=p.flops, bytes=p.bytes_moved, levels=p.bytes_by_level, time_s=p.time_s) for p in read_ncu(report, by="nvtx")}
+    with open(report, "w") as out:
+        subprocess.run(write, stdout=out, timeout=60, check=True, env=os.environ | dict(LC_ALL="C"))
+    return {p.name: dict(flops=p.flops, bytes=p.bytes_moved, levels=p.bytes_by_level, time_s=p.time_s)
+            for p in read_ncu(report, by="nvtx")}
 
 def rehearsed_ncu(record):
-    "Without a GPU: a report of somebody else's, where it lies beside the project, goes the same way; its grid is that of a product of 2048."
+    """Without a GPU: a report of somebody else's, where it lies beside the project, goes the same way; its grid is
+    that of a product of 2048."""
     from fasterbench import read_ncu
     report, n = shared()/"data/ncu/gemm_tiled.csv", 2048
     if not report.exists(): return record.put("rows", dict(error=f"{report} is not there"))
@@ -454,7 +489,8 @@ def rehearsed_ncu(record):
 def shared(): return Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
 
 def attention(record, device, folder):
-    """Attention in float32: its time beside the limit, which is a third of the TF32 peak, since three products in TF32 make one in float32.
+    """Attention in float32: its time beside the limit, which is a third of the TF32 peak, since three products in
+    TF32 make one in float32.
 
     Beside it the rate over the measured roofs, with and without TF32, and the names of the kernels that ran."""
     import torch
@@ -466,7 +502,8 @@ def attention(record, device, folder):
         for causal in (False, True):
             for training in (False, True):
                 key = f"head size {size}{', causal' * causal}, {'training' if training else 'forward'}"
-                record.attempt(key, one_attention, size, causal, training, device, roofs, folder/f"attention_{file_of(key)}.result.json")
+                record.attempt(key, one_attention, size, causal, training, device, roofs,
+                               folder/f"attention_{file_of(key)}.result.json")
 
 def one_attention(size, causal, training, device, roofs, path):
     import torch
@@ -481,9 +518,12 @@ def one_attention(size, causal, training, device, roofs, path):
     ra, found = profiled(Step(model, placed(q, device), training), q, device, path)
     limit = predict(model, q, torch.cuda.get_device_name(device) if gpu else roofs, backward=training).program
     took, products = statistics.mean(found["events_s"]), sum(r.contraction_flops or 0 for r in ra.results)
-    rates = {c.unit: products / took / c.flops for c in roofs.ceilings if c.dtype == "float32" and c.unit != "pointwise"}
+    rates = {c.unit: products / took / c.flops for c in roofs.ceilings if c.dtype == "float32"
+             and c.unit != "pointwise"}
     names = kernels_of(Step(model, placed(q, device), training))
-    return found | told_by(limit, took) | dict(of_roofs=rates, third_of_tf32=3 * rates["TF32"] if "TF32" in rates else None, kernels=names)
+    return (found | told_by(limit, took) | dict(of_roofs=rates,
+                                                third_of_tf32=3 * rates["TF32"] if "TF32" in rates else None,
+                                                kernels=names))
 
 def told_by(p, took):
     "A prediction beside a time."
@@ -493,17 +533,21 @@ def kernels_of(step):
     "Names of the kernels of a step on a GPU."
     import torch
     with torch.profiler.profile() as prof: step()
-    return [e.key for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA and not e.is_user_annotation]
+    return [e.key for e in prof.key_averages() if e.device_type == torch.autograd.DeviceType.CUDA
+            and not e.is_user_annotation]
 
 def kernelbench(record, device, folder):
-    "Programs of single operators beside their limits, their expected times and the times that others published for an H100; on a CPU the small ones."
+    """Programs of single operators beside their limits, their expected times and the times that others published
+    for an H100; on a CPU the small ones."""
     import torch
     from fasterbench.roofline import measure_peaks
     sys.path.insert(0, str(Path(__file__).parent))
     from predict import kernelbench_programs
     gpu = device.type == "cuda"
     place = shared()/"data/kernelbench"
-    if not place.is_dir(): raise FileNotFoundError(f"{place} is not there; FASTERBENCH_SHARED names the folder that holds data/kernelbench")
+    if not place.is_dir():
+        raise FileNotFoundError(
+            f"{place} is not there; FASTERBENCH_SHARED names the folder that holds data/kernelbench")
     on = torch.cuda.get_device_name(device) if gpu else measure_peaks(device, progress=False)
     for program, sample, row in kernelbench_programs():
         if gpu or small(program, sample): record.attempt(row["problem"], one_program, program, sample, row, on, device)
@@ -534,7 +578,8 @@ def compiled(record, device, folder):
     for mode, training in (("default", False), ("default", True), ("reduce-overhead", False)):
         key = f"{mode}, {'training' if training else 'forward'}"
         record.attempt(key, one_compiled, mode, training, device, folder/f"compiled_{file_of(key)}.result.json")
-        if gpu and not training: record.attempt(f"{key}, trace", compiled_trace, mode, device, folder/f"compiled_{mode}.trace.json.gz")
+        if gpu and not training:
+            record.attempt(f"{key}, trace", compiled_trace, mode, device, folder/f"compiled_{mode}.trace.json.gz")
 
 def compiled_model(mode, training, device):
     import torch
@@ -550,9 +595,12 @@ def one_compiled(mode, training, device, path):
     model, tokens, made = compiled_model(mode, training, device)
     with FlopCounterMode(display=False) as counter: Step(model, (tokens,), training)()
     ra, found = profiled(Step(made, (tokens,), training), tokens, device, path)
-    kernels, products = [r for r in ra.results if r.layers], sum(r.dense_flops or 0 for r in ra.results if r.contraction_flops)
-    return found | dict(kernels=len(kernels), fused=sum(r.type.startswith("fused ") for r in kernels), unknown=sum(r.flops is None for r in kernels),
-                        share=sum(r.time_s for r in kernels) / found["rows_s"], products=products / counter.get_total_flops(),
+    kernels, products = ([r for r in ra.results if r.layers],
+                         sum(r.dense_flops or 0 for r in ra.results if r.contraction_flops))
+    return found | dict(kernels=len(kernels), fused=sum(r.type.startswith("fused ") for r in kernels),
+                        unknown=sum(r.flops is None for r in kernels),
+                        share=sum(r.time_s for r in kernels) / found["rows_s"],
+                        products=products / counter.get_total_flops(),
                         limits=ra.result.limits)
 
 def compiled_trace(mode, device, path, n=5):
@@ -561,19 +609,23 @@ def compiled_trace(mode, device, path, n=5):
     step = Step(made, (tokens,))
     for _ in range(5): step()
     read = traced(step, device, path, n)
-    return dict(time_s=busy_s(read.points) / n, rows=[(r.name, r.type, r.calls, r.flops) for r in read.points[:40]], notes=read.notes)
+    return dict(time_s=busy_s(read.points) / n, rows=[(r.name, r.type, r.calls, r.flops) for r in read.points[:40]],
+                notes=read.notes)
 
 def graphs(record, device, folder):
-    """Models captured as graphs: what the trace of the replays says alone, with the trace of the capture, and beside an eager trace.
+    """Models captured as graphs: what the trace of the replays says alone, with the trace of the capture, and
+    beside an eager trace.
 
-    Without a GPU this runs on the simulated device of the tests, whose graphs are captured and replayed through the same seam."""
+    Without a GPU this runs on the simulated device of the tests, whose graphs are captured and replayed through the
+    same seam."""
     import torch
     gpu = device.type == "cuda"
     if device.type == "cpu": device = simulated().install()
     layers, width, heads, batch, length, rows = (12, 1024, 16, 8, 512, 2**20) if gpu else (1, 32, 2, 1, 8, 8)
     tokens = torch.randint(100, (batch, length))
-    language = lambda: transformer(layers, width, heads, 1000)
-    for name, make, x in (("language model", language, tokens), ("small layers", lambda: small_layers(20), torch.randn(rows, 64))):
+    def language(): return transformer(layers, width, heads, 1000)
+    for name, make, x in ((("language model", language, tokens),
+                           ("small layers", lambda: small_layers(20), torch.randn(rows, 64)))):
         record.attempt(name, one_graph, make, x, device, kineto if gpu else written, folder, f"graph_{file_of(name)}")
 
 def one_graph(make, x, device, recorded, folder, name):
@@ -591,13 +643,16 @@ def one_graph(make, x, device, recorded, folder, name):
         with recorded(paths["replay"], None, device): replay(); replay()
         bare = event_timed(replay, device, 20)
     known, told = count_work(model, x).flops, {}
-    for how, given in dict(alone={}, captures=dict(captures=[paths["capture"]]), like=dict(like=paths["eager"])).items():
+    for how, given in dict(alone={}, captures=dict(captures=[paths["capture"]]),
+                           like=dict(like=paths["eager"])).items():
         read = read_trace(paths["replay"], **given)
-        part = lambda words: sum(a.parts.get(words, 0) for a in read.breakdowns)
+        def part(words): return sum(a.parts.get(words, 0) for a in read.breakdowns)
         busy = sum(p.time_s for p in read.points if p.name != "(idle)")
         flops = [p.flops for p in read.ops if p.name != "(idle)"]
-        words = dict(exact="with FLOPs and bytes", least="with bytes, at least", recognised="matched by position in the step")
-        told[how] = dict(events_s=bare, kernels_s=busy / 2, flops=sum(f or 0 for f in flops) / 2, counted=known, notes=read.notes[:6],
+        words = dict(exact="with FLOPs and bytes", least="with bytes, at least",
+                     recognised="matched by position in the step")
+        told[how] = dict(events_s=bare, kernels_s=busy / 2, flops=sum(f or 0 for f in flops) / 2, counted=known,
+                         notes=read.notes[:6],
                          **{k: part(text) / busy for k, text in words.items()})
     return told
 
@@ -619,10 +674,12 @@ def written(path, model, device):
         begin = sim.books.now
         yield
         sim.books.wait()
-    sim.write_trace([*events, sim.Event("user_annotation", "ProfilerStep#1", begin, sim.books.now, threading.get_ident())], path)
+    sim.write_trace([*events, sim.Event("user_annotation", "ProfilerStep#1", begin, sim.books.now,
+                                        threading.get_ident())], path)
 
 def expected(record, device, folder):
-    """Limit and expected time of `predict` on this device, beside kernels that were measured: of eager steps, and of replayed ones.
+    """Limit and expected time of `predict` on this device, beside kernels that were measured: of eager steps, and
+    of replayed ones.
 
     On a CPU the roofs are measured ones; nothing is replayed."""
     import torch
@@ -631,8 +688,10 @@ def expected(record, device, folder):
     on = torch.cuda.get_device_name(device) if gpu else measure_peaks(device, progress=False)
     for name, make, sample, batch, dtype, training in runs(gpu):
         if training or not gpu and dtype != torch.float32: continue
-        for how, find in dict(eager=eager_kernels, replayed=replayed).items() if on_device(device).graphs else [("eager", eager_kernels)]:
-            record.attempt(f"{named(name, batch, dtype)}, {how}", one_expected, make, sample, batch, dtype, on, device, find)
+        for how, find in (dict(eager=eager_kernels, replayed=replayed).items() if on_device(device).graphs
+                          else [("eager", eager_kernels)]):
+            record.attempt(f"{named(name, batch, dtype)}, {how}", one_expected, make, sample, batch, dtype, on,
+                           device, find)
 
 def one_expected(make, sample, batch, dtype, on, device, find):
     from fasterbench import predict
@@ -641,7 +700,8 @@ def one_expected(make, sample, batch, dtype, on, device, find):
 
 def eager_kernels(model, x, device):
     from fasterbench.roofline import RooflineAnalyzer
-    return sum(r.time_s for r in RooflineAnalyzer(model, x).profile(device, progress=False).results if device.type == "cpu" or r.name != "(idle)")
+    return sum(r.time_s for r in RooflineAnalyzer(model, x).profile(device, progress=False).results
+               if device.type == "cpu" or r.name != "(idle)")
 
 def replayed(model, x, device):
     import torch
@@ -653,7 +713,8 @@ def faults(record, device, folder):
     "An error at calls all through a profile. Each time: flags, memory on the device, parameters."
     import gc, torch
     from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
-    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(), torch.nn.Linear(8 * 36, 4))
+    net = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8), torch.nn.ReLU(), torch.nn.Flatten(),
+                              torch.nn.Linear(8 * 36, 4))
     model, x, roofs = net.to(device).eval(), torch.randn(2, 3, 8, 8), HardwarePeaks(1e13, 1e12, device=str(device))
     calls = [0, None]
     class Burnt(Exception): pass
@@ -682,8 +743,10 @@ def faults(record, device, folder):
         record.put("tried", tried); record.put("calls", total); record.put("left something changed", wrong)
 
 parts = dict(peaks=peaks, models=models, training=training, traces=traces, ncu=ncu,
-             attention=attention, kernelbench=kernelbench, compiled=compiled, graphs=graphs, expected=expected, faults=faults)
-unsimulated = "ncu", "attention", "kernelbench", "compiled", "expected"    # they ask for more than the simulated device has
+             attention=attention, kernelbench=kernelbench, compiled=compiled, graphs=graphs, expected=expected,
+             faults=faults)
+# they ask for more than the simulated device has
+unsimulated = "ncu", "attention", "kernelbench", "compiled", "expected"
 groups = dict(first=list(parts)[:5], rest=list(parts)[5:], none=[])
 
 # ---- the table
@@ -725,14 +788,17 @@ def cases(folder, *names):
 
 def figures(found, name, under=None):
     "One figure of each case that has it, or its quotient with another one."
-    return {k: v[name] / (v[under] if under else 1) for k, v in found.items() if v.get(name) is not None and (not under or v.get(under))}
+    return {k: v[name] / (v[under] if under else 1) for k, v in found.items() if v.get(name) is not None
+            and (not under or v.get(under))}
 
 def limits(folder):
     "Each limit with what the records say."
-    profiles, compiled, made = cases(folder, "models", "training", "attention"), cases(folder, "compiled"), cases(folder, "traces")
+    profiles, compiled, made = ((cases(folder, "models", "training", "attention"), cases(folder, "compiled"),
+                                 cases(folder, "traces")))
     yield Limit("sum of rows ÷ event-timed step", figures(profiles, "ratio"), 0.98, 1.02)
     yield Limit("the same, compiled", figures(compiled, "ratio"), 0.98, 1.02)
-    yield Limit("rows above 105 % of their roof", {k: len(v["above"]) for k, v in (profiles | compiled).items() if "above" in v}, 0, 0)
+    yield Limit("rows above 105 % of their roof",
+                {k: len(v["above"]) for k, v in (profiles | compiled).items() if "above" in v}, 0, 0)
     yield from peak_limits(findings(folder, "peaks"))
     yield from counter_limits(findings(folder, "ncu"))
     yield Limit("read_trace ÷ profile, time", figures(made, "trace_s", "profile_s"), 0.98, 1.02)
@@ -740,23 +806,29 @@ def limits(folder):
     yield from graph_limits(cases(folder, "graphs"))
     yield from training_limits(cases(folder, "training"))
     on_gpu = findings(folder, "compiled").get("device") == "cuda"
-    yield Limit("products of compiled kernels ÷ eager, on a GPU", figures(compiled, "products") if on_gpu else {}, 0.999, 1.001)
-    yield from predicted_limits(cases(folder, "attention", "kernelbench", "expected"), findings(folder, "kernelbench").get("device_name"))
+    yield Limit("products of compiled kernels ÷ eager, on a GPU", figures(compiled, "products") if on_gpu else {},
+                0.999, 1.001)
+    yield from predicted_limits(cases(folder, "attention", "kernelbench", "expected"),
+                                findings(folder, "kernelbench").get("device_name"))
     changed = findings(folder, "faults").get("left something changed")
     yield Limit("faults after which something was changed", {} if changed is None else dict(faults=len(changed)), 0, 0)
 
 def graph_limits(found):
     "Replayed graphs beside the replay, and beside the counted model where the capture or an eager trace is known."
     graphs = {f"{k}, {how}": v for k, each in found.items() for how, v in each.items()}
-    yield Limit("kernels of a replayed graph ÷ event-timed replay", figures(graphs, "kernels_s", "events_s"), 0.98, 1.02)
+    yield Limit("kernels of a replayed graph ÷ event-timed replay", figures(graphs, "kernels_s", "events_s"), 0.98,
+                1.02)
     helped = {k: v for k, v in graphs.items() if not k.endswith("alone")}
     yield Limit("FLOPs of a replayed graph ÷ counted", figures(helped, "flops", "counted"), 0.98, 1.02)
 
 def training_limits(found):
-    "Counted peaks beside the allocator's, without the libraries' part, and beside storages that are alive; FLOPs and what follows from them."
+    """Counted peaks beside the allocator's, without the libraries' part, and beside storages that are alive; FLOPs
+    and what follows from them."""
     memory, flops = ({k: v[name] for k, v in found.items() if name in v} for name in ("memory", "flops"))
-    taken = {k: v | dict(tensors=v["requested"] - v["held"] - v["cublas"]) for k, v in memory.items() if "requested" in v}
-    yield Limit("counted memory ÷ allocator's, without cuBLAS and rounding", figures(taken, "counted", "tensors"), 0.97, 1.03)
+    taken = {k: v | dict(tensors=v["requested"] - v["held"] - v["cublas"]) for k, v in memory.items()
+             if "requested" in v}
+    yield Limit("counted memory ÷ allocator's, without cuBLAS and rounding", figures(taken, "counted", "tensors"),
+                0.97, 1.03)
     yield Limit("counted memory ÷ storages alive", figures(memory, "counted", "live"), 0.97, 1.03)
     yield Limit("workspaces of cuBLAS ÷ allocator's peak", figures(taken, "cublas", "allocated"))
     yield Limit("rounding: allocated ÷ requested", figures(taken, "allocated", "requested"))
@@ -770,7 +842,8 @@ def predicted_limits(found, device):
     yield Limit("limit ÷ measured", figures(found, "limit_s", "measured_s"), 0, 1)
     yield Limit("rate of float32 attention ÷ a third of measured TF32", figures(found, "third_of_tf32"), 0, 1.05)
     yield Limit("expected ÷ measured", figures(found, "expected_s", "measured_s"))
-    inside = {k: v["interval_s"][0] <= v["measured_s"] <= v["interval_s"][1] for k, v in found.items() if v.get("interval_s")}
+    inside = {k: v["interval_s"][0] <= v["measured_s"] <= v["interval_s"][1] for k, v in found.items()
+              if v.get("interval_s")}
     yield Limit("measured in the interval of the expected time (1: yes)", {k: float(v) for k, v in inside.items()})
     theirs = {k: v["measured_s"] / v["published_s"]["sxm"] for k, v in found.items() if "published_s" in v}
     yield Limit("measured ÷ published, on an H100 SXM", theirs if device == "NVIDIA H100 80GB HBM3" else {})
@@ -795,8 +868,10 @@ def counter_limits(found):
     "Counted work beside what counters say."
     ours = found.get("counted", {})
     rows = {k: dict(counted=ours[k], **v) for k, v in found.get("rows", {}).items() if k in ours}
-    yield Limit("counted bytes ÷ ncu's at DRAM", {k: v["counted"]["bytes"] / v["bytes"] for k, v in rows.items() if v["bytes"]}, 0.85, 1.15)
-    yield Limit("counted FLOPs ÷ ncu's", {k: v["counted"]["flops"] / v["flops"] for k, v in rows.items() if v["flops"]})
+    yield Limit("counted bytes ÷ ncu's at DRAM",
+                {k: v["counted"]["bytes"] / v["bytes"] for k, v in rows.items() if v["bytes"]}, 0.85, 1.15)
+    yield Limit("counted FLOPs ÷ ncu's", {k: v["counted"]["flops"] / v["flops"] for k, v in rows.items()
+                                          if v["flops"]})
 
 def failures(folder):
     "What failed or was left out, by part and case."
@@ -816,7 +891,8 @@ def print_table(folder):
 
 def as_record(limit):
     "A limit as it is saved."
-    return dict(what=limit.what, range=limit.range, found=limit.found, verdict=limit.verdict, values=limit.values, outside=limit.outside)
+    return dict(what=limit.what, range=limit.range, found=limit.found, verdict=limit.verdict, values=limit.values,
+                outside=limit.outside)
 
 # ---- the page
 
@@ -827,7 +903,8 @@ def records(folder):
     "The records of all parts, the limits and what failed, as one record."
     made = {part: findings(folder, part) for part in parts if findings(folder, part)}
     kinds = sorted({d.get("device", "nothing") for d in made.values()})
-    if kinds != ["cuda"]: raise SystemExit(f"{folder} has records of {', '.join(kinds) or 'nothing'}: the page is of a GPU")
+    if kinds != ["cuda"]:
+        raise SystemExit(f"{folder} has records of {', '.join(kinds) or 'nothing'}: the page is of a GPU")
     first = next(iter(made.values()))
     return dict(environment={k: first[k] for k in about if k in first}, limits=list(map(as_record, limits(folder))),
                 failed=list(failures(folder)), parts=made)
@@ -874,7 +951,8 @@ def started(part, folder, patience):
     "Run one part in a process of its own; where it was stopped or died, its record says so."
     seconds, start = shares[part] * patience, time.perf_counter()
     (folder/f"{part}.json").unlink(missing_ok=True)
-    call = [sys.executable, sys.argv[0], "--out", folder, "--parts", part, "--child", str(seconds * 0.75), *["--simulated"] * simulate]
+    call = [sys.executable, sys.argv[0], "--out", folder, "--parts", part, "--child", str(seconds * 0.75),
+            *["--simulated"] * simulate]
     kept = dict(FASTERBENCH_CACHE=os.environ.get("FASTERBENCH_CACHE") or str(folder.resolve()/"roofs"))
     try: done = subprocess.run(call, timeout=seconds, capture_output=True, text=True, env=os.environ | kept)
     except subprocess.TimeoutExpired: why = f"stopped after {seconds:.0f} s"

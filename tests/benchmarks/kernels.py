@@ -2,18 +2,20 @@
 
     python tests/benchmarks/predict.py products attention [--every N]
 
-For each device the constants are fitted on the others. The tables print the median error of the limit, of the limit over
-a constant share (found on the other devices), of the formula of PyTorch's RuntimeEstimator, of the expected time before
-it knew kernels (half of the bandwidth, 5 µs a call), and of the expected time; then its bias and the share of rows inside
-the 80 % interval. Then what each constant is worth: the error without it, everything fitted again."""
+For each device the constants are fitted on the others. The tables print the median error of the limit, of the limit
+over a constant share (found on the other devices), of the formula of PyTorch's RuntimeEstimator, of the expected
+time before it knew kernels (half of the bandwidth, 5 µs a call), and of the expected time; then its bias and the
+share of rows inside the 80 % interval. Then what each constant is worth: the error without it, everything fitted
+again."""
 from dataclasses import dataclass
 from functools import cached_property, partial
 
 import numpy as np
 
 from fasterbench.predicting import expected as model
-from fasterbench.predicting.expected import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of, compute_rate,
-                                           product_time)
+from fasterbench.predicting.constants import compute_rate
+from fasterbench.predicting.kernel_times import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of,
+                                                 product_time)
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 devices = dict(a100="NVIDIA A100-SXM4-80GB", h100="NVIDIA H100 80GB HBM3", l40s="NVIDIA L40S", b200="NVIDIA B200")
@@ -97,7 +99,8 @@ def attention(folder, every=1, kind="decode"):
     else:                  # keys and values come in 16 bits, and are written to the cache
         queries, pairs = length, seen * (seen + 1) / 2 + (length - seen) * seen
         moved = batch * length * size * (4 * heads + 2 * kv * (2 + item))
-    return Rows(d.gpu.to_numpy(), d.fw.to_numpy(), d.latency.to_numpy() * 1e-3, moved, 4 * batch * heads * size * pairs,
+    return Rows(d.gpu.to_numpy(), d.fw.to_numpy(), d.latency.to_numpy() * 1e-3, moved,
+                4 * batch * heads * size * pairs,
                 np.where(d.attn_dtype == "fp8", "float8_e4m3fn", "bfloat16"),
                 dict(batch=batch, heads=heads, kv_heads=kv, queries=queries, keys=length))
 
@@ -114,7 +117,7 @@ def limit(rows, least=None):
 
 def before(rows):
     "The expected time before it knew kernels."
-    rate = rows.by_kind(lambda p, t, e: p.flops_of(t) * 0.92 * model._sustained(p))
+    rate = rows.by_kind(lambda p, t, e: p.flops_of(t) * 0.92 * model.sustained_share(p))
     return np.maximum(rows.flops / rate, rows.moved / (0.5 * rows.bandwidth)) + 5e-6
 
 def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak, rows.moved / rows.bandwidth)
@@ -133,7 +136,8 @@ def time_of_products(rows, constants):
 # An engine quantizes the activations of a product by kernels of its own, which read 16 bits and write fewer: cycles to
 # start and end (products in fp8 on H100, L40S and B200, without the product itself), and the share of the bandwidth
 scaling_cycles = dict(vllm=8000, trtllm=20000)
-scaling = model.Constant(0.5, "", "of the bandwidth, for a kernel that quantizes activations", "products in fp8, int8 and nvfp4")
+scaling = model.Constant(0.5, "", "of the bandwidth, for a kernel that quantizes activations",
+                         "products in fp8, int8 and nvfp4")
 shipped = model.constants | dict(scaling=scaling)        # and what is fitted beside them
 
 def scaling_time(m, k, size, bandwidth, clock, engine, share):
@@ -145,7 +149,8 @@ def time_of_quantized(rows, constants):
     s, chip, took = rows.shape, rows.chip, time_of_products(rows, constants)
     for engine in set(rows.engine):
         at = rows.engine == engine
-        took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth, chip.clock, engine, constants["scaling"].value)[at]
+        took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth, chip.clock, engine,
+                                 constants["scaling"].value)[at]
     return took
 
 def time_of_attention(rows, constants, engine=None, packed=True):
@@ -154,7 +159,8 @@ def time_of_attention(rows, constants, engine=None, packed=True):
         return attention_kernel(own if engine is None else engine, peaks.environment["architecture"], constants)
     kernel = AttentionKernel(*rows.by_kind(kernel_on).T)
     memory = rows.moved / (constants["attention_bytes"].value * rows.bandwidth)
-    return attention_time(**rows.shape, flops=rows.flops, memory_s=memory, rate=rates(rows, constants, "attention_tensor"),
+    return attention_time(**rows.shape, flops=rows.flops, memory_s=memory,
+                          rate=rates(rows, constants, "attention_tensor"),
                           chip=rows.chip, kernel=kernel._replace(packed=packed * kernel.packed), constants=constants)
 
 # -- the fit --------------------------------------------------------------------------------------------------------
@@ -215,14 +221,16 @@ def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
         part, own = rows.where(at), [t[at] for t in times]
         errors, bias = [error(part, t) for t in own], [np.median(t / part.measured) for t in own]
         print(f"{name:28}{at.sum():>7}{(own[0] > part.measured).sum():>7}" + "".join(f"{e:>8.1%}" for e in errors[:4])
-              + f"{errors[4]:>10.1%}{bias[4]:>7.2f}{inside[at].mean():>8.0%}{errors[5]:>9.1%}{bias[5]:>7.2f}", flush=True)
+              + f"{errors[4]:>10.1%}{bias[4]:>7.2f}{inside[at].mean():>8.0%}{errors[5]:>9.1%}{bias[5]:>7.2f}",
+              flush=True)
     labels = label(rows)
     for d, e in sorted(set(zip(rows.device, labels))): line(f"{d} {e}", (rows.device == d) & (labels == e))
     for d in sorted(set(rows.device)): line(f"{d} together", rows.device == d)
     print(f"{'mean of the devices':42}" + "".join(f"{over_devices(rows, t):>8.1%}" for t in times[:4])
           + f"{over_devices(rows, took):>10.1%}{'':>7}{inside.mean():>8.0%}{over_devices(rows, times[5]):>9.1%}")
     spread = np.quantile(abs(np.log(took / rows.measured)), 0.8) / model.z80
-    print(f"an interval that holds 80 % of the rows left out needs a deviation of {spread:.2f}; the model says {sigma:.2f}")
+    print(f"an interval that holds 80 % of the rows left out needs a deviation of {spread:.2f}; the model says "
+          f"{sigma:.2f}")
     return took
 
 def without(rows, formula, names, neutral):

@@ -2,12 +2,12 @@
 
     python tests/benchmarks/predict.py left constants [--cache DIR] [--kept] [--every N] [--rows FILE] [--before FILE]
 
-The constants are the same for all devices, families and data sets. Where something is left out, they are fitted again on
-the rest: those of AIConfigurator as `kernels.py` fits them, and those of programs, models and single kernels together, by
-least absolute errors in logarithms, from how each constant moves each row, held near what they are by as much as a
-factor of 1.35. Those of servers were chosen and not fitted: there a factor moves, the median of measured over expected of
-the rest. Intervals move with it. Families are those of kernels, of the architecture of a model (the first word of its
-name), of the engine, or of a server's model and engine. `above`: rows
+The constants are the same for all devices, families and data sets. Where something is left out, they are fitted
+again on the rest: those of AIConfigurator as `kernels.py` fits them, and those of programs, models and single
+kernels together, by least absolute errors in logarithms, from how each constant moves each row, held near what they
+are by as much as a factor of 1.35. Those of servers were chosen and not fitted: there a factor moves, the median of
+measured over expected of the rest. Intervals move with it. Families are those of kernels, of the architecture of a
+model (the first word of its name), of the engine, or of a server's model and engine. `above`: rows
 faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows.
 --before FILE: rows of an earlier version, as --rows wrote them."""
 import csv, gzip, json, math, operator, pickle, re, tempfile, zlib
@@ -21,6 +21,7 @@ import numpy as np
 import kernels as singles
 import predict as proof
 from fasterbench.predicting import expected as model
+from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 class Row(NamedTuple):
@@ -36,7 +37,7 @@ class Row(NamedTuple):
     low: float      # Of the 80 % interval
     high: float
 
-def chip(peaks): return model.chip_of(peaks, listed_device(peaks))
+def chip(peaks): return chip_of(peaks, listed_device(peaks))
 
 # -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
 
@@ -71,7 +72,8 @@ def timm(cache, every):
     found = []
     for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
         peaks = datasheet_peaks(device, "float16")
-        with open(proof.shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f: table = list(csv.DictReader(f))
+        with open(proof.shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f:
+            table = list(csv.DictReader(f))
         for r in table[::every]:
             key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
             there = (cache / "{}-{}-{}.pkl.gz".format(*key)).exists()
@@ -92,23 +94,27 @@ def kernelbench(cache, every):
             for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
                 peaks = datasheet_peaks(device, "float32")
                 moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-                times = model.expected_operator_times(calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
+                times = model.expected_operator_times(
+                    calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
                 parts = [(c, t.expected) for c, t in zip(calls, times)]
                 family = model.family_of(max(parts, key=lambda p: p[1])[0])
                 mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
-                yield row_of("KernelBench", device, family, name, mean, least, parts, sum(t.limit for t in times), peaks)
+                yield row_of("KernelBench", device, family, name, mean, least, parts, sum(t.limit for t in times),
+                             peaks)
     return rows
 
 def neusight(cache, every):
     found = []
     for file in ("linear", "bmm", "softmax", "ln", "elem"):
-        with gzip.open(proof.shared / "neusight" / f"{file}.csv.gz", "rt") as f: table = list(csv.DictReader(f))[::8 * every]
+        with gzip.open(proof.shared / "neusight" / f"{file}.csv.gz", "rt") as f:
+            table = list(csv.DictReader(f))[::8 * every]
         found += [(r, proof.neusight_call(r["OPName"], r)) for r in table]
     def rows():
         for r, call in found:
             peaks, took = datasheet_peaks(r["Device"]), float(r["Latency"]) * 1e-3
             t = proof.warm(call, peaks)
-            yield row_of("NeuSight", r["Device"], model.family_of(call), r["OPName"], took, took, [(call, t.expected)], t.limit, peaks)
+            yield row_of("NeuSight", r["Device"], model.family_of(call), r["OPName"], took, took,
+                         [(call, t.expected)], t.limit, peaks)
     return rows
 
 def whole_models(cache, every):
@@ -122,13 +128,15 @@ def whole_models(cache, every):
         found.append((device, peaks, key, distinct(calls, peaks), measured, limit))
     def rows():
         for device, peaks, key, own, measured, limit in found:
-            yield row_of("models.csv", device, key[0], " ".join(map(str, key)), measured, measured, own.parts(peaks), limit, peaks)
+            yield row_of("models.csv", device, key[0], " ".join(map(str, key)), measured, measured, own.parts(peaks),
+                         limit, peaks)
     return rows
 
 def training(cache, every):
     "Steps whose counts `training.py` has kept."
     import training as steps
-    folder, peaks, found = Path(tempfile.gettempdir()) / "fasterbench-training", datasheet_peaks(steps.device, "float16"), []
+    folder, peaks, found = ((Path(tempfile.gettempdir()) / "fasterbench-training",
+                             datasheet_peaks(steps.device, "float16"), []))
     for name, size, batch, measured, millions in list(steps.table())[::every]:
         if not (folder / f"{name}-{size}-{batch}.pkl.gz").exists(): continue
         counted = steps.kept(folder, name, size, batch)
@@ -137,20 +145,25 @@ def training(cache, every):
         found.append((name, distinct(counted["calls"], peaks), measured, limit))
     def rows():
         for name, own, measured, limit in found:
-            yield row_of("training", steps.device, re.match("[a-z]+", name)[0], name, measured, measured, own.parts(peaks), limit, peaks)
+            yield row_of("training", steps.device, re.match("[a-z]+", name)[0], name, measured, measured,
+                         own.parts(peaks), limit, peaks)
     return rows
 
 def tables(cache, every):
     folder = proof.shared / "aiconfigurator"
     kinds = [("products", "matmul", singles.products(folder, 4 * every), singles.time_of_products),
-             ("quantized", "quantized", singles.products(folder, 4 * every, ("fp8", "nvfp4", "sq")), singles.time_of_quantized),
-             *((kind, "attention", singles.attention(folder, 4 * every, kind), singles.time_of_attention) for kind in ("decode", "prefill"))]
+             ("quantized", "quantized", singles.products(folder, 4 * every, ("fp8", "nvfp4", "sq")),
+              singles.time_of_quantized),
+             *((kind, "attention", singles.attention(folder, 4 * every, kind), singles.time_of_attention)
+               for kind in ("decode", "prefill"))]
     def rows():
         for kind, family, found, formula in kinds:
             constants = singles.shipped | model.constants
-            took, least, wide = formula(found, constants), singles.limit(found), math.exp(model.z80 * model.spread[family].value)
+            took, least, wide = (formula(found, constants), singles.limit(found),
+                                 math.exp(model.z80 * model.spread[family].value))
             for device, engine, measured, limit, time in zip(found.device, found.engine, found.measured, least, took):
-                yield Row(kind, singles.devices[device], engine, engine, *map(float, (measured, measured, limit, time, max(time / wide, limit), time * wide)))
+                yield Row(kind, singles.devices[device], engine, engine,
+                          *map(float, (measured, measured, limit, time, max(time / wide, limit), time * wide)))
     return rows
 
 def servers(cache, every):
@@ -160,7 +173,8 @@ def servers(cache, every):
     def rows():
         for r in runs:
             time = sum(r["parts"].values())
-            yield Row("servers", r["device"], f"{r['model']}, {r['engine']}", f"{r['precision']} {r['batch']} {r['version']}", r["measured"],
+            yield Row("servers", r["device"], f"{r['model']}, {r['engine']}",
+                      f"{r['precision']} {r['batch']} {r['version']}", r["measured"],
                       r["measured"], r["limit"], time, max(time / wide, r["limit"]), time * wide)
     return rows
 
@@ -168,16 +182,23 @@ sets = (timm, kernelbench, neusight, whole_models, tables, servers)
 
 # -- the fit --------------------------------------------------------------------------------------------------------
 
-# Values with which a constant does nothing: work takes no time, or the whole of the roof. What has none takes 0.75 or 1.33 times
-nothing = dict(tensor=1, vector=1, amd_matrix=1, sustained=1, operands=1, feed=1e9, start=1e-9, round=1e-9, split=1e15, eight_bits=1, four_bits=1,
-    attention_start=1e-9, attention_join=1e-9, attention_bytes=1, attention_step=1e-9, attention_block=1e-9, attention_tensor=1,
-    attention_sglang=1, attention_trtllm=1, pointwise=1, pointwise_before=1, transposed=0.88, boost=1, convolved=1, attention_pytorch=1, norm_row=1e-9,
-    resize=1e-12, depthwise_last=1e-9, depthwise_large=1e-9, rows=1, reduction=1, scan=1, norm_block=1e9, statistics_block=1e9,
+# Values with which a constant does nothing: work takes no time, or the whole of the roof. What has none takes 0.75 or
+# 1.33 times
+nothing = dict(tensor=1, vector=1, amd_matrix=1, sustained=1, operands=1, feed=1e9, start=1e-9, round=1e-9,
+               split=1e15, eight_bits=1, four_bits=1,
+    attention_start=1e-9, attention_join=1e-9, attention_bytes=1, attention_step=1e-9, attention_block=1e-9,
+               attention_tensor=1,
+    attention_sglang=1, attention_trtllm=1, pointwise=1, pointwise_before=1, transposed=0.88, boost=1, convolved=1,
+               attention_pytorch=1, norm_row=1e-9,
+    resize=1e-12, depthwise_last=1e-9, depthwise_large=1e-9, rows=1, reduction=1, scan=1, norm_block=1e9,
+               statistics_block=1e9,
     relayout=1e9, unaligned=1, depthwise=1e-9, depthwise_tap=1e-9, pooled=1e-9, pooled_tap=1e-9, cache=1, launch=1e-9)
 
 # Those that AIConfigurator decides, and `kernels.py` fits
-of_tables = {"operands", "feed", "start", "round", "split", "eight_bits", "four_bits", "attention_start", "attention_join", "attention_bytes",
-             "attention_step", "attention_block", "attention_tensor", "attention_sglang", "attention_trtllm", "sustained"}
+of_tables = {"operands", "feed", "start", "round", "split", "eight_bits", "four_bits", "attention_start",
+             "attention_join", "attention_bytes",
+             "attention_step", "attention_block", "attention_tensor", "attention_sglang", "attention_trtllm",
+             "sustained"}
 fitted_here = [n for n in nothing if n not in of_tables]
 
 def with_constant(name, value, make):
@@ -216,7 +237,8 @@ def fit(cache, every):
     moves = refitted([rows[i] for i in chosen], slope[chosen])
     for name, move in zip(fitted_here, moves):
         print(f"{name:20}{model.constants[name].value:>10.3g}{model.constants[name].value * math.exp(move):>10.3g}")
-    now = [r._replace(expected=r.expected * math.exp(m), low=r.low * math.exp(m), high=r.high * math.exp(m)) for r, m in zip(rows, slope @ moves)]
+    now = [r._replace(expected=r.expected * math.exp(m), low=r.low * math.exp(m), high=r.high * math.exp(m))
+           for r, m in zip(rows, slope @ moves)]
     print(heading)
     for name in ("timm", "KernelBench", "NeuSight"):
         for half, title in ((True, "the half of the fit"), (False, "the rest")):
@@ -231,7 +253,8 @@ def is_measured(row): return row.high / row.low < 10                  # else it 
 def version(row): return (row.family.split(", ")[1], row.name.split(" ")[-1]) if row.set == "servers" else None
 def of_server(which): return lambda r: r.family.split(", ")[which] if r.set == "servers" else None
 # Of servers: what is left out
-of_servers = {"a device": (lambda r: r.device, lambda r: r.set), "a model": (of_server(0), lambda r: r.set), "an engine": (of_server(1), lambda r: r.set),
+of_servers = {"a device": (lambda r: r.device, lambda r: r.set), "a model": (of_server(0), lambda r: r.set),
+              "an engine": (of_server(1), lambda r: r.set),
               "an engine's version": (version, lambda r: r.set), "model and engine": (None, lambda r: r.set)}
 
 def share(row): return math.log(row.expected / row.measured)
@@ -255,8 +278,10 @@ def scaled(rows, key, common):
 def figures(rows):
     "Median error, bias, the deviation that 80 % need, share inside, median width, rows above their limit."
     logs = np.array([share(r) for r in rows])
-    return (float(np.median(abs(np.exp(logs) - 1))), float(np.exp(np.median(logs))), float(np.quantile(abs(logs), 0.8)) / model.z80,
-            sum(r.low <= r.measured <= r.high for r in rows) / len(rows), median(r.high / r.low for r in rows), sum(r.limit > r.fastest for r in rows))
+    return (float(np.median(abs(np.exp(logs) - 1))), float(np.exp(np.median(logs))),
+            float(np.quantile(abs(logs), 0.8)) / model.z80,
+            sum(r.low <= r.measured <= r.high for r in rows) / len(rows), median(r.high / r.low for r in rows),
+            sum(r.limit > r.fastest for r in rows))
 
 heading = f"{'':34}{'rows':>6}{'above':>6}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'p90÷p10':>9}"
 def line(title, rows, before=()):
@@ -286,9 +311,12 @@ def fitted_again(rows, slope, key, stays=operator.ne):
 def tables_again(every):
     "Rows of the tables by constants that were fitted without their device, and without their engine."
     folder = proof.shared / "aiconfigurator"
-    formulas = dict(products=(singles.products(folder, 4 * every), singles.time_of_products, ["start", "operands", "feed", "split"]),
-                    quantized=(singles.products(folder, 4 * every, ("fp8", "nvfp4", "sq")), singles.time_of_quantized, ["eight_bits", "scaling"]),
-                    **{kind: (singles.attention(folder, 4 * every, kind), singles.time_of_attention, singles.attention_names[kind])
+    formulas = dict(products=(singles.products(folder, 4 * every), singles.time_of_products,
+                              ["start", "operands", "feed", "split"]),
+                    quantized=(singles.products(folder, 4 * every, ("fp8", "nvfp4", "sq")), singles.time_of_quantized,
+                               ["eight_bits", "scaling"]),
+                    **{kind: (singles.attention(folder, 4 * every, kind), singles.time_of_attention,
+                              singles.attention_names[kind])
                        for kind in ("decode", "prefill")})
     again, start = {}, singles.shipped | model.constants
     for kind, (rows, formula, names) in formulas.items():
@@ -299,7 +327,8 @@ def tables_again(every):
             took = np.full(len(as_shipped), np.nan)
             for label in sorted(set(labels)):
                 own, rest = labels == label, thin & stays(labels, label)
-                if rest.any(): took[own] = formula(rows.where(own), singles.fitted(rows.where(rest), formula, names, start))
+                if rest.any():
+                    took[own] = formula(rows.where(own), singles.fitted(rows.where(rest), formula, names, start))
             again[kind, what] = np.log(took / as_shipped)
     return again
 
@@ -369,7 +398,8 @@ def left(cache, every, before=()):
 def constants(cache, every):
     "The error of the rows that a constant changes by a percent, without it and with it."
     step = 1 if proof.only_kept else 40
-    makes = [make(cache, n * every) for make, n in ((timm, step), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
+    makes = [make(cache, n * every) for make, n in (
+        (timm, step), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
     def all_rows(): return [r for rows in makes for r in rows()]
     full = all_rows()
     print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}{'inside':>8}{'without':>9}  data sets")
@@ -383,7 +413,9 @@ def constants(cache, every):
         errors = [median(abs(math.exp(share(pair[i])) - 1) for pair in changed) for i in (0, 1)]
         by_set = {}
         for a, b in changed: by_set.setdefault(a.set, []).append((a, b))
-        each = ", ".join(f"{n} {median(abs(math.exp(share(a)) - 1) for a, _ in p):.0%} → {median(abs(math.exp(share(b)) - 1) for _, b in p):.0%} ({len(p)})"
+        each = ", ".join(
+            f"{n} {median(abs(math.exp(share(a)) - 1) for a, _ in p):.0%} → "
+            f"{median(abs(math.exp(share(b)) - 1) for _, b in p):.0%} ({len(p)})"
                          for n, p in by_set.items())
         inside = [sum(r.low <= r.measured <= r.high for r in own_rows) / len(changed) for own_rows in zip(*changed)]
         print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}{inside[0]:>8.0%}{inside[1]:>9.0%}  {each}", flush=True)

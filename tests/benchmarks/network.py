@@ -18,7 +18,8 @@ def published():
         rows = pd.read_parquet(path)
         for dtype, size in (("half", 2), ("int8", 1)):
             own = rows[rows.nccl_dtype == dtype]
-            samples = [(r.op_name.replace("alltoall", "all_to_all"), int(r.num_gpus), int(r.message_size) * size, r.latency * 1e-3) for r in own.itertuples()]
+            samples = [(r.op_name.replace("alltoall", "all_to_all"), int(r.num_gpus), int(r.message_size) * size,
+                        r.latency * 1e-3) for r in own.itertuples()]
             peaks = fit_network(samples)
             errors = sorted(abs(peaks.time_of(c, n, ranks) / s - 1) for c, ranks, n, s in samples)
             links = ", ".join(f"{r.collective} {r.bus_bandwidth / 1e9:.1f}" for r in peaks.roofs if r.ranks == 8)
@@ -47,7 +48,8 @@ def per_call(times):
     return list(map(min, zip(*every)))
 
 def gloo(repeats=200):
-    """On each rank, call by call in turn: the timer of `measure_network` with its own call, and twice the loop by hand.
+    """On each rank, call by call in turn: the timer of `measure_network` with its own call, and twice the loop by
+    hand.
 
     Each figure is the median over the calls of the shortest over the ranks. The loop by hand against itself says how
     far two medians lie apart on this machine without any difference."""
@@ -58,7 +60,8 @@ def gloo(repeats=200):
     for collective in ("all_reduce", "all_gather", "all_to_all", "broadcast"):
         for n in (2**16, 2**20, 2**23):
             x = torch.zeros(n // 4)
-            own, hand, again = _calls[collective](x, x.clone().chunk(ranks), dist.group.WORLD), hand_made(collective, n), hand_made(collective, n)
+            own, hand, again = (_calls[collective](x, x.clone().chunk(ranks), dist.group.WORLD),
+                                hand_made(collective, n), hand_made(collective, n))
             takes = [lambda: _seconds(own, cpu, dist.group.WORLD), lambda: hand_timed(hand), lambda: hand_timed(again)]
             times, order = [[], [], []], random.Random(0)
             for k in range(repeats):
@@ -68,9 +71,11 @@ def gloo(repeats=200):
     dist.destroy_process_group()
 
 def launched(ranks):
-    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone", __file__, "--child"], capture_output=True, text=True)
+    done = subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone",
+                           __file__, "--child"], capture_output=True, text=True)
     if done.returncode: sys.exit(done.stderr[-2000:])
-    print(f"\ngloo, {ranks} processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}{'by hand, twice':>16}")
+    print(f"\ngloo, {ranks} "
+          f"processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}{'by hand, twice':>16}")
     for collective, n, seconds, hand, again in json.loads(done.stdout.splitlines()[-1]):
         print(f"{collective:14}{n:10}{1e6 * seconds:14.0f}{1e6 * hand:13.0f}{seconds / hand:8.3f}{again / hand:16.3f}")
 

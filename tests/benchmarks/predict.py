@@ -1,8 +1,10 @@
 """Predictions against measurements that others published: the table "Proof, offline".
 
-    python tests/benchmarks/predict.py [programs] [timm] [compiled] [generated] [kernels] [models] [products] [attention] [servers]
+    python tests/benchmarks/predict.py [programs] [timm] [compiled] [generated] [kernels] [models] [products]
+    [attention] [servers]
                                        [speed] [here] [--cache DIR] [--sample N] [--most N --rows FILE]
-    python tests/benchmarks/predict.py [left] [fit] [constants] [--kept] [--rows FILE] [--before FILE]     (see leave_out.py)
+    python tests/benchmarks/predict.py [left] [fit] [constants] [--kept] [--rows FILE] [--before FILE]     (see
+    leave_out.py)
 
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
@@ -18,8 +20,9 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.predicting.expected import (chip_of, compiled_times, deviation, doubt_of, expected_operator_times, family_of,
-                                           held_power, interval, spread, z80)
+from fasterbench.predicting.expected import (compiled_times, deviation, doubt_of, expected_operator_times, family_of,
+                                             held_power, interval, spread, z80)
+from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work
@@ -36,13 +39,13 @@ sample = 1        # of timm: models whose checksum this number divides
 
 def estimator(calls, peaks, tf32=False):
     "Seconds by the formula of PyTorch's RuntimeEstimator: half the FLOPs at 0.75 of the peak, or the bytes."
-    moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
-    rate = lambda c: peaks.flops_of(c.dtype or peaks.dtype, tf32)
+    def moved(c): return sum(t.bytes for t in (*c.reads, *c.writes))
+    def rate(c): return peaks.flops_of(c.dtype or peaks.dtype, tf32)
     return sum(max((c.contraction_flops or 0) / 2 / 0.75 / rate(c), moved(c) / peaks.peak_bandwidth) for c in calls)
 
 def line(title, rows, sigma, worst=8):
     "Print one line of the table from rows of (name, measured, limit, expected, estimator), and what is above."
-    error = lambda i: median(abs(r[i] / r[1] - 1) for r in rows)
+    def error(i): return median(abs(r[i] / r[1] - 1) for r in rows)
     inside = sum(abs(log(r[3] / r[1])) <= z80 * sigma for r in rows) / len(rows)
     above = sorted((r for r in rows if r[2] > r[1]), key=lambda r: -r[2] / r[1])
     fit = " (fit)" if any(d in title for d in fitted_on) and "models.csv" not in title else ""
@@ -74,7 +77,8 @@ def made_of(name, size):
     except TypeError: return model
 
 def timm_model(name, size, fast=True):
-    "The model as it was timed: with fast norms, or without. Some run while they are made, and autocast knows no meta device: on the CPU."
+    """The model as it was timed: with fast norms, or without. Some run while they are made, and autocast knows no
+    meta device: on the CPU."""
     from timm.layers import set_fast_norm
     set_fast_norm(fast)
     try:
@@ -91,7 +95,7 @@ def timm_count(name, size, batch):
     torch.backends.cuda.allow_fp16_bf16_reduction_math_sdp(True)
     work = count_work(timm_model(name, size), torch.empty(batch, 3, size, size, device="meta"),
         target=Target("cuda", "sm86", torch.float16))
-    touches = lambda ts: [(t.storage, t.region, t.bytes) for t in ts]
+    def touches(ts): return [(t.storage, t.region, t.bytes) for t in ts]
     return [(c.operator, c.category, c.flops, c.contraction_flops, touches(c.reads), touches(c.writes), c.shapes,
         c.dtypes, c.dtype, c.part, c.channels_last, c.transposed)
             for c in work.trace]
@@ -102,7 +106,8 @@ def timm_calls(cache, name, size, batch):
         calls = timm_count(name, size, batch)
         with gzip.open(path, "wb", 3) as f: pickle.dump(dict(calls=calls), f)
     with gzip.open(path) as f: calls = pickle.load(f)["calls"]
-    return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9], channels_last=c[10],
+    return [Call(c[9], 0, "forward", *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9],
+                 channels_last=c[10],
                  transposed=c[11] if len(c) > 11 else False)
         for c in calls]
 
@@ -111,11 +116,13 @@ def chip(peaks): return chip_of(peaks, listed_device(peaks))
 def timm_times(calls, peaks, measured, compiled):
     "Times of all operators. The limit is tried with all bytes from main memory; where that is broken, level by level."
     if compiled: return compiled_times(calls, peaks, chip(peaks))
-    moved = lambda c: sum(t.bytes for t in (*c.reads, *c.writes))
-    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks, chip(peaks))
+    def moved(c): return sum(t.bytes for t in (*c.reads, *c.writes))
+    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks,
+                                    chip(peaks))
     if sum(t.limit for t in times) <= measured: return times
-    touches = lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
-    found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]], most=True)
+    def touches(ts): return [(t.storage, t.bytes, t.region) for t in ts]
+    found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
+                            [l.capacity for l in peaks.memory[:-1]], most=True)
     return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
         for op in found], peaks, chip(peaks))
 
@@ -125,7 +132,9 @@ def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True
         table = list(csv.DictReader(f))[::every]
     for r in table:
         key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
-        if joined.search(r["model"]) or zlib.crc32(r["model"].encode()) % sample or not keep(r["model"]) or only_kept and not (cache / "{}-{}-{}.pkl.gz".format(*key)).exists(): continue
+        if (joined.search(r["model"]) or zlib.crc32(r["model"].encode()) % sample or not keep(r["model"]) or only_kept
+            and not (cache / "{}-{}-{}.pkl.gz".format(*key)).exists()):
+            continue
         try: calls = timm_calls(cache, *key)
         except Exception as error:
             failed.append(f"{key[0]} {key[1]}: {type(error).__name__} {str(error)[:90]}")
@@ -154,7 +163,8 @@ def compiled(cache, every):
 drawn = 48              # Every 48th of the table's rows, by name: 30 models
 
 def generated(cache, every):
-    "The kernels that Inductor generates for the device, beside the constant: rows drawn by their place in the alphabet."
+    """The kernels that Inductor generates for the device, beside the constant: rows drawn by their place in the
+    alphabet."""
     from fasterbench.predicting.predict import predict
     name, rows, constant, failed = "NVIDIA GeForce RTX 4090", [], [], []
     peaks = datasheet_peaks(name, "float16")
@@ -166,7 +176,8 @@ def generated(cache, every):
         measured, begin = batch / float(r["infer_samples_per_sec"]), time.process_time()
         try:
             sample = torch.empty(batch, 3, size, size, device="meta")
-            asked = predict(timm_model(model, size), sample, name, autocast=torch.float16, compiled=True, progress=False)
+            asked = predict(timm_model(model, size), sample, name, autocast=torch.float16, compiled=True,
+                            progress=False)
             if not any(p.layers for p in asked.points): raise ValueError(asked.notes[1])
             calls = timm_calls(cache, model, size, batch)
         except Exception as error:
@@ -176,19 +187,22 @@ def generated(cache, every):
         plain, p = compiled_times(calls, peaks, chip(peaks)), asked.program
         rows.append((f"{model} {size}", measured, p.roof_time_s, p.time_s, estimator(calls, peaks)))
         constant.append((*rows[-1][:2], sum(t.limit for t in plain), sum(t.expected for t in plain), rows[-1][4]))
-        print(f"    {model:36}{measured * 1e3:9.2f} ms, limit {p.roof_time_s / measured:.2f}, constant's {constant[-1][2] / measured:.2f}; "
-              f"expected {p.time_s / measured:.2f}, constant's {constant[-1][3] / measured:.2f}; {time.process_time() - begin:.0f} s", flush=True)
+        print(f"    {model:36}{measured * 1e3:9.2f} ms, limit {p.roof_time_s / measured:.2f}, constant's "
+              f"{constant[-1][2] / measured:.2f}; "
+              f"expected {p.time_s / measured:.2f}, constant's {constant[-1][3] / measured:.2f}; "
+              f"{time.process_time() - begin:.0f} s", flush=True)
     for title, found in (("drawn compiled runs, by their kernels", rows), ("the same, by the constant", constant)):
         line(title, found, deviation(peaks, True))
         ratios = sorted(r[2] / r[1] for r in found)
-        print(f"    limit / measured: {ratios[0]:.2f} to {ratios[-1]:.2f}, median {median(ratios):.2f}; {len(failed)} not asked")
+        print(f"    limit / measured: {ratios[0]:.2f} to {ratios[-1]:.2f}, median {median(ratios):.2f}; "
+              f"{len(failed)} not asked")
         yield title, found
 
 # -- single kernels -------------------------------------------------------------------------------------------------
 
 def kernel(category, operator, flops, reads, writes, dtype):
     "One operator that runs again and again on the same memory."
-    touch = lambda i, n: Touch(i, (0, ()), int(n))
+    def touch(i, n): return Touch(i, (0, ()), int(n))
     return Call(0, 0, "forward", operator, category, flops, flops if category in ("matmul", "attention") else 0,
                 [touch(i, n) for i, n in enumerate(reads)], [touch(9, writes)], (), (), dtype)
 
@@ -199,7 +213,7 @@ def warm(call, peaks):
     return expected_operator_times([call, call], [[*served, rest]] * 2, peaks, chip(peaks))[1]
 
 def neusight_call(op, r):
-    n = lambda k: float(r[k])
+    def n(k): return float(r[k])
     if op in ("linear", "bmm"):
         b, m, k, w = n("B"), n("M"), n("K"), n("N")
         return kernel("matmul", f"aten::{op}", 2 * b * m * k * w,
@@ -215,7 +229,8 @@ def kernels(cache, every):
         with gzip.open(shared / "neusight" / f"{file}.csv.gz", "rt") as f: table = list(csv.DictReader(f))[::every]
         for r in table:
             peaks, call = datasheet_peaks(r["Device"]), neusight_call(r["OPName"], r)
-            t, name = warm(call, peaks), " ".join([r["OPName"], *(r[k] for k in ("B", "M", "N", "K", "H") if r.get(k))])
+            t, name = (warm(call, peaks), " ".join([
+                r["OPName"], *(r[k] for k in ("B", "M", "N", "K", "H") if r.get(k))]))
             by_device.setdefault(r["Device"], []).append((name, float(r["Latency"]) * 1e-3, t.limit, t.expected,
                 estimator([call], peaks)))
     for device, rows in by_device.items():
@@ -237,19 +252,31 @@ class Program(torch.nn.Module):
         for c in self.calls:
             args, named = [filled(a) for a in c["args"]], {k: filled(v) for k, v in c["kwargs"].items()}
             name, overload = c["op"].removeprefix("aten.").rsplit(".", 1)
+<<<<<<< HEAD
             if name == "einsum": out = torch.einsum(args[0], *args[1])
             elif name not in ("numpy_T", "broadcast_tensors"): out = getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
         return out
+||||||| fdfb3461
+            if name == "einsum": torch.einsum(args[0], *args[1])
+            elif name not in ("numpy_T", "broadcast_tensors"): getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
+=======
+            if name == "einsum": torch.einsum(args[0], *args[1])
+            elif name not in ("numpy_T", "broadcast_tensors"):
+                getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
+>>>>>>> main
 
 def kernelbench_programs():
-    "Yield (program, its sample on meta, its line of the table with times in ms) of KernelBench's first level, float32."
+    """Yield (program, its sample on meta, its line of the table with times in ms) of KernelBench's first level,
+    float32."""
     mistaken = (12, 97)                  # programs that changed after they were timed
     # Its script (generate_baseline_time.py) makes a module and times it as it is, in training mode; the operators were
     # recorded in eval mode. Only this program differs: its batch norm finds the statistics of its input.
     training = (33,)
     def tensors(a):
-        if isinstance(a, dict) and "shape" in a: yield torch.empty(a["shape"], dtype=getattr(torch, a["dtype"]), device="meta")
-        for x in a.values() if isinstance(a, dict) and "shape" not in a else a if isinstance(a, list) else (): yield from tensors(x)
+        if isinstance(a, dict) and "shape" in a:
+            yield torch.empty(a["shape"], dtype=getattr(torch, a["dtype"]), device="meta")
+        for x in a.values() if isinstance(a, dict) and "shape" not in a else a if isinstance(a, list) else ():
+            yield from tensors(x)
     with open(shared / "kernelbench" / "level1.csv") as f:
         for r in csv.DictReader(f):
             number, calls = int(r["problem"].split("_")[0]), json.loads(r["calls_json"])
@@ -260,7 +287,8 @@ def kernelbench_programs():
 def kernelbench():
     "Yield (number, name, operators, times in ms) of every program of KernelBench's first level, float32."
     for program, sample, r in kernelbench_programs():
-        yield int(r["problem"].split("_")[0]), r["problem"], count_work(program, sample, target=Target("cuda", "sm90")).trace, r
+        yield int(r["problem"].split("_")[0]), r["problem"], count_work(
+            program, sample, target=Target("cuda", "sm90")).trace, r
 
 def programs(cache, every):
     "KernelBench by family, on both boards."
@@ -271,14 +299,18 @@ def programs(cache, every):
             moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
             times = expected_operator_times(calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
             parts = [(c, t.expected) for c, t in zip(calls, times)]
-            limit, expected, doubt = sum(t.limit for t in times), sum(t.expected for t in times), doubt_of(parts, peaks, chip(peaks))
+            limit, expected, doubt = ((sum(t.limit for t in times), sum(t.expected for t in times),
+                                       doubt_of(parts, peaks, chip(peaks))))
             family = family_of(max(parts, key=lambda p: p[1])[0])
             mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
-            found.setdefault(family, []).append((f"{name} {key}", mean, limit, expected, least, *interval(expected, limit, doubt)))
+            found.setdefault(family, []).append((
+                f"{name} {key}", mean, limit, expected, least, *interval(expected, limit, doubt)))
     for family, rows in sorted(found.items()):
         inside = sum(low <= r[1] <= high for r in rows for low, high in [r[5:]]) / len(rows)
-        print(f"{family:24}{len(rows):>5} rows, {sum(r[2] > r[4] for r in rows)} above, error {median(abs(r[3] / r[1] - 1) for r in rows):.0%}, "
-              f"bias {median(r[3] / r[1] for r in rows):.2f}, inside {inside:.0%}, width ×{median(r[6] / r[5] for r in rows):.1f}")
+        print(f"{family:24}{len(rows):>5} rows, {sum(r[2] > r[4] for r in rows)} above, error "
+              f"{median(abs(r[3] / r[1] - 1) for r in rows):.0%}, "
+              f"bias {median(r[3] / r[1] for r in rows):.2f}, inside {inside:.0%}, width "
+              f"×{median(r[6] / r[5] for r in rows):.1f}")
         yield f"programs {family}", rows
 
 # -- whole models ---------------------------------------------------------------------------------------------------
@@ -331,7 +363,7 @@ def published(device, rows):
     lines = (shared / "neusight" / "nvidia_inf.csv").read_text().splitlines()
     at = next((i for i, l in enumerate(lines) if l.strip() == device), None)
     if at is None: return
-    mean = lambda l: (lambda xs: sum(xs) / len(xs))([float(x) for x in l.split(",")[1:] if x])
+    def mean(l): return (lambda xs: sum(xs) / len(xs))([float(x) for x in l.split(",")[1:] if x])
     ours = sum(abs(r[3] / r[1] - 1) for r in rows) / len(rows)
     print("    mean error: expected", f"{ours:.1%};", "published",
         ", ".join(f"{l.split(',')[0]} {mean(l):.1f}%" for l in lines[at + 3:at + 7]), flush=True)
@@ -365,19 +397,23 @@ def servers(cache, every):
         own = [r for r in found if r["model"] == model]
         rest = [r["limit"] / r["measured"] for r in found if r["model"] != model]
         share = median(rest or [r["limit"] / r["measured"] for r in own])
-        name = lambda r: " ".join(str(r[k]) for k in ("device", "engine", "precision", "devices", "batch"))
-        yield f"server {model}", [(name(r), r["measured"], r["limit"], sum(r["parts"].values()), r["limit"] / share) for r in own]
+        def name(r): return " ".join(str(r[k]) for k in ("device", "engine", "precision", "devices", "batch"))
+        yield f"server {model}", [(name(r), r["measured"], r["limit"], sum(r["parts"].values()), r["limit"] / share)
+                                  for r in own]
     table = [language.gptfast_row(*r) for r in language.gpt_fast]
     yield "bare gpt-fast", [(r["model"], *(1 / r[k] for k in ("rate", "limit", "expected", "limit"))) for r in table]
 
 # -- all claims -----------------------------------------------------------------------------------------------------
 
 # What is claimed: data sets, the error that was asked for, what it was when that was asked
-claims = {"timm, eager, RTX 4090": ("rtx4090", "12 %", "10–14 %"), "timm, compiled, other half": ("compiled 1", "", ""),
+claims = {"timm, eager, RTX 4090": ("rtx4090", "12 %", "10–14 %"),
+          "timm, compiled, other half": ("compiled 1", "", ""),
           "kernels, float32": ("kernels", "", ""), "models, float32": ("models", "", ""),
           "products, bfloat16": ("products", "12 %", "19.9 %"), "products, quantized": ("quantized", "", "37–63 %"),
-          "attention of a step": ("decode", "24 %", "61–66 %"), "attention of a step, vLLM": ("decode vllm", "19 %", "61 %"),
-          "attention of a prompt": ("prefill", "20 %", "44–73 %"), "servers, time per token": ("server", "14 %", "68 %, the limit"),
+          "attention of a step": ("decode", "24 %", "61–66 %"),
+          "attention of a step, vLLM": ("decode vllm", "19 %", "61 %"),
+          "attention of a prompt": ("prefill", "20 %", "44–73 %"),
+          "servers, time per token": ("server", "14 %", "68 %, the limit"),
           "gpt-fast, time per token": ("bare", "7 %", "45 %, the limit")}
 
 def sigma_of(name):
@@ -385,8 +421,10 @@ def sigma_of(name):
     from fasterbench.serving.serve_times import server_spread
     kind, device = name.split(" ", 1)[0], name.split(" ", 1)[-1]
     if kind in ("server", "bare"): return server_spread["decode"].value
-    if kind in ("rtx3090", "rtx4090", "compiled"): device = f"NVIDIA GeForce RTX {name[3:] if kind.startswith('rtx') else '4090'}"
-    row = dict(products="matmul", quantized="quantized", decode="attention", prefill="attention", kernels="matmul float32")
+    if kind in ("rtx3090", "rtx4090", "compiled"):
+        device = f"NVIDIA GeForce RTX {name[3:] if kind.startswith('rtx') else '4090'}"
+    row = dict(products="matmul", quantized="quantized", decode="attention", prefill="attention",
+               kernels="matmul float32")
     if kind not in row: return deviation(datasheet_peaks(device), kind == "compiled")
     return (spread[row[kind]].value**2 + (spread["power"].value if held_power(datasheet_peaks(device)) else 0)**2)**0.5
 
@@ -397,16 +435,20 @@ def claim_rows(found):
         sets = {n: [r for r in rows if not engine or r[0] == engine[0]] for n, rows in found.items()
                 if n == kind or n.split(" ", 1)[0] == kind}
         if not sets: continue
-        mean = lambda of: sum(of(n, rows) for n, rows in sets.items()) / len(sets)
-        error = lambda i: mean(lambda n, rows: median(abs(r[i] / r[1] - 1) for r in rows))
+        def mean(of): return sum(of(n, rows) for n, rows in sets.items()) / len(sets)
+        def error(i): return mean(lambda n, rows: median(abs(r[i] / r[1] - 1) for r in rows))
         def share(name, rows):
             others = [r[2] / r[1] for n, rs in sets.items() if n != name for r in rs] or [r[2] / r[1] for r in rows]
             return median(abs(r[2] / median(others) / r[1] - 1) for r in rows)
-        inside = {n: sum(abs(log(r[3] / r[1])) <= z80 * sigma_of(n) for r in rows) / len(rows) for n, rows in sets.items()}
+        inside = {n: sum(abs(log(r[3] / r[1])) <= z80 * sigma_of(n) for r in rows) / len(rows)
+                  for n, rows in sets.items()}
         every = sum(map(len, sets.values()))
-        yield dict(claim=title, rows=every, above=sum(r[2] > r[1] for rows in sets.values() for r in rows), asked=asked,
-                   before=before, now=error(3), limit=error(2), share=mean(share), estimator=None if kind in ("server", "bare") else error(4),
-                   inside=sum(inside[n] * len(rows) for n, rows in sets.items()) / every, least=min(inside.values()), most=max(inside.values()))
+        yield dict(claim=title, rows=every, above=sum(r[2] > r[1] for rows in sets.values() for r in rows),
+                   asked=asked,
+                   before=before, now=error(3), limit=error(2), share=mean(share),
+                   estimator=None if kind in ("server", "bare") else error(4),
+                   inside=sum(inside[n] * len(rows) for n, rows in sets.items()) / every, least=min(inside.values()),
+                   most=max(inside.values()))
 
 def claim_lines(rows):
     "The table of all claims, as text."
@@ -457,7 +499,8 @@ def here(cache, every):
         p = predict(model, sample, peaks).program
         measured = RooflineAnalyzer(model, sample, peaks).profile(progress=False).result.program.time_s
         low, high = (t * 1e3 for t in p.interval_s)
-        print(f"    {name:20} limit {p.roof_time_s * 1e3:8.2f} ms  expected {p.time_s * 1e3:8.2f} ms ({low:.2f} to {high:.2f})  "
+        print(f"    {name:20} limit {p.roof_time_s * 1e3:8.2f} ms  expected {p.time_s * 1e3:8.2f} ms ({low:.2f} to "
+              f"{high:.2f})  "
               f"measured {measured * 1e3:8.2f} ms", flush=True)
         rows.append((name, measured, p.roof_time_s, p.time_s, p.roof_time_s))
     line("this machine, its measured peaks", rows, deviation(peaks))
@@ -478,7 +521,8 @@ def constants(cache, every):
     import leave_out
     leave_out.constants(cache, every)
 
-parts = dict(programs=programs, timm=timm, compiled=compiled, generated=generated, kernels=kernels, models=models, products=products,
+parts = dict(programs=programs, timm=timm, compiled=compiled, generated=generated, kernels=kernels, models=models,
+             products=products,
              attention=attention, servers=servers, speed=speed, here=here)
 
 def main():
@@ -513,7 +557,8 @@ def main():
         step = max(1, -(-len(rows) // given.most)) if given.most else 1
         return [r for i, r in enumerate(rows) if i % step == 0 or r[2] > r[1]]
     sigma = {n: sigma_of(n) for n in found if n not in ("speed", "here")}
-    given.rows.write_text(json.dumps(dict(rows={n: few(rows) for n, rows in found.items()}, sigmas=sigma, claims=lines)))
+    given.rows.write_text(json.dumps(dict(rows={n: few(rows) for n, rows in found.items()}, sigmas=sigma,
+                                          claims=lines)))
 
 if __name__ == "__main__":
     sys.modules["predict"] = sys.modules[__name__]         # for `leave_out`, which reads its options

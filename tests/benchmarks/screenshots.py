@@ -1,12 +1,14 @@
-"""Pages of every kind from small real results, and pictures of them at three sizes, light and dark, and after a resize.
+"""Pages of every kind from small real results, and pictures of them at three sizes, light and dark, and after a
+resize.
 
     python tests/benchmarks/screenshots.py FOLDER [--only trace serve] [--sizes 1440x900-light 390x844]
-    python tests/benchmarks/screenshots.py nbs/images --pages resnet50.html --picture report.png
+    python tests/benchmarks/screenshots.py nbs/images --pages report.html --picture report.png
 
-What is measured is kept in FOLDER/results, so that the pages are made again without measuring. Each page is tried, too: errors in
-the console, sideways scroll, columns that neither fit nor have a bar, and a picture that a resize there and back has changed are printed.
-The second line makes the picture of the README: one page at 1440×740, light, of `fasterbench report tests/data/resnet50.json`.
-Needs selenium and Chrome or Chromium; pages of traces and kernels need the public files that CONTRIBUTING names."""
+What is measured is kept in FOLDER/results, so that the pages are made again without measuring. Each page is tried,
+too: errors in the console, sideways scroll, columns that neither fit nor have a bar, and a picture that a resize
+there and back has changed are printed. The second line makes a picture of one page at 1440×740,
+light, as `.ci/readme.py --run` does for the README. Needs selenium and Chrome or Chromium; pages of traces and
+kernels need the public files that CONTRIBUTING names."""
 import argparse, base64, json, os, pickle, shutil, subprocess, sys, time
 from pathlib import Path
 
@@ -21,7 +23,8 @@ def command(*arguments, ranks=0):
     "Run `fasterbench` with these arguments, on several ranks where that is asked for."
     launcher = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={ranks}"] if ranks else []
     threads = dict(OMP_NUM_THREADS="1") if ranks else {}
-    subprocess.run([sys.executable, *launcher, "-m", "fasterbench", *map(str, arguments)], check=True, cwd=root, env=os.environ | threads)
+    subprocess.run([sys.executable, *launcher, "-m", "fasterbench", *map(str, arguments)], check=True, cwd=root,
+                   env=os.environ | threads)
 
 def roofline(path, *options, ranks=0):
     command("roofline", "torchvision:resnet18", "--no-html", "--no-progress", "--json", path, *options, ranks=ranks)
@@ -57,10 +60,13 @@ def checked(path):
     path.write_bytes(pickle.dumps((list(check._verdicts(limits, found)), machines)))
 
 measured = {
-    "resnet18.json": roofline, "batch2.json": lambda p: roofline(p, "--batch", 2), "batch4.json": lambda p: roofline(p, "--batch", 4),
-    "batch8.json": lambda p: roofline(p, "--batch", 8), "training.json": lambda p: roofline(p, "--backward", "--optimizer", "SGD"),
+    "resnet18.json": roofline, "batch2.json": lambda p: roofline(p, "--batch", 2),
+    "batch4.json": lambda p: roofline(p, "--batch", 4),
+    "batch8.json": lambda p: roofline(p, "--batch", 8),
+    "training.json": lambda p: roofline(p, "--backward", "--optimizer", "SGD"),
     "compiled.json": lambda p: roofline(p, "--compile"), "ranks.json": lambda p: roofline(p, "--backward", ranks=2),
-    "peaks.json": lambda p: command("peaks", "--no-progress", "--json", p), "watch.jsonl": watched, "check.pickle": checked}
+    "peaks.json": lambda p: command("peaks", "--no-progress", "--json", p), "watch.jsonl": watched,
+    "check.pickle": checked}
 
 # Pages
 
@@ -82,15 +88,17 @@ def verdicts(path):
     return Verdicts(*pickle.loads(path.read_bytes()))
 
 def views(kept):
-    "How each page is made: of its name, a function that returns what is shown. `kept` gives the path of a measured result."
+    """How each page is made: of its name, a function that returns what is shown. `kept` gives the path of a
+    measured result."""
     from fasterbench import HardwarePeaks, compare, from_json, read_ncu
     from fasterbench.roofs.datasheet import datasheet_peaks
     from fasterbench.running.metrics import read_series
     from fasterbench.views.peaks_page import PeaksView
-    result = lambda name: from_json(kept(f"{name}.json"))
+    def result(name): return from_json(kept(f"{name}.json"))
     return dict(
         roofline=lambda: result("resnet18"), training=lambda: result("training"), compiled=lambda: result("compiled"),
-        ranks=lambda: result("ranks"), trace=lambda: trace("h100_vit_base_infer"), sd35=lambda: trace("mi300x_sd35_compiled"),
+        ranks=lambda: result("ranks"), trace=lambda: trace("h100_vit_base_infer"),
+        sd35=lambda: trace("mi300x_sd35_compiled"),
         ddp=lambda: trace("mi300x_resnet_ddp8_train_rank0"), qwen=lambda: trace("h100_qwen1.5_0.5b_prefill"),
         two=lambda: compare(result("resnet18"), result("compiled")),
         four=lambda: compare(*map(result, ("resnet18", "batch2", "batch4", "batch8"))),
@@ -130,13 +138,16 @@ def view(browser, width, height):
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
     placed = "!document.body?.dataset.ready || document.body.dataset.size === `${innerWidth}x${innerHeight}`"
     end = time.monotonic() + 5
-    while not browser.execute_script(f"return innerWidth === {width} && ({placed})") and time.monotonic() < end: time.sleep(0.05)
+    while not browser.execute_script(f"return innerWidth === {width} && ({placed})") and time.monotonic() < end:
+        time.sleep(0.05)
     time.sleep(0.1)
 
-def shot(browser): return base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", dict(format="png"))["data"])
+def shot(browser):
+    return base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", dict(format="png"))["data"])
 
 def opened(browser, page, width, height, scheme):
-    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", dict(features=[dict(name="prefers-color-scheme", value=scheme)]))
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
+                            dict(features=[dict(name="prefers-color-scheme", value=scheme)]))
     browser.get("about:blank")
     view(browser, width, height)
     browser.get_log("browser")

@@ -3,8 +3,9 @@
     python tests/benchmarks/serve.py [servers] [gptfast] [attention] [here] [--chart FILE.png] [--every N]
 
 servers: published runs of servers beside limit and expected time per token, and what each term is worth.
-gptfast: the table of gpt-fast's README (tokens/s and GB/s of weights, batch 1) from configurations alone. attention: decode
-attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs. here: a small model, measured."""
+gptfast: the table of gpt-fast's README (tokens/s and GB/s of weights, batch 1) from configurations alone.
+attention: decode attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs.
+here: a small model, measured."""
 import argparse, os, sys
 from math import log10
 from pathlib import Path
@@ -19,21 +20,24 @@ shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "d
 
 # -- servers --------------------------------------------------------------------------------------------------------
 
-configs = {"meta-llama/Llama-3.1-70B": "llama3.1-70b", "openai/gpt-oss-120b": "gpt-oss-120b", "Qwen/Qwen3-32B": "qwen3-32b",
+configs = {"meta-llama/Llama-3.1-70B": "llama3.1-70b", "openai/gpt-oss-120b": "gpt-oss-120b",
+           "Qwen/Qwen3-32B": "qwen3-32b",
            "meta-llama/Llama-3.1-8B-Instruct": "llama3.1-8b"}
 systems = dict(h100_sxm="NVIDIA H100 80GB HBM3", h200_sxm="NVIDIA H200", b200_sxm="NVIDIA B200", gb200="NVIDIA GB200")
 
 def server_runs(every=1, lengths=()):
-    """Published runs, all or those with `lengths` of prompt and answer: dicts of what ran, its measured time per token, its
-    limit, and the parts of the expected time.
+    """Published runs, all or those with `lengths` of prompt and answer: dicts of what ran, its measured time per
+    token, its limit, and the parts of the expected time.
 
-    Left out, and counted by their reason: more than 8 devices for a layer, a model and cache that do not fit, and requests
-    that wait: where a first token takes longer than half of the prompts of all requests, they do not all run at once."""
+    Left out, and counted by their reason: more than 8 devices for a layer, a model and cache that do not fit, and
+    requests that wait: where a first token takes longer than half of the prompts of all requests, they do not all
+    run at once."""
     import csv
     from functools import cache
     from fasterbench.serving import serve as module
     counted = cache(lambda model, prompt, new: module._counted(shared / "configs" / model, prompt, new))
-    with open(shared / "aiconfigurator" / "servers.csv") as f: table = [r for r in csv.DictReader(f) if not lengths or (r["isl"], r["osl"]) in lengths][::every]
+    with open(shared / "aiconfigurator" / "servers.csv") as f:
+        table = [r for r in csv.DictReader(f) if not lengths or (r["isl"], r["osl"]) in lengths][::every]
     found, left = [], dict(devices=0, room=0, waiting=0)
     for r in table:
         model, devices, batch = configs[r["model_path"]], int(r["tp_size"]), int(r["batch_size"])
@@ -47,9 +51,12 @@ def server_runs(every=1, lengths=()):
         ttft, tpot = (float(r[f"silicon_{k}_ms"]) * 1e-3 for k in ("ttft", "tpot"))
         if module._most_batch(server) < batch: left["room"] += 1; continue
         if ttft > 0.5 * all_prompts.expected_s + 1: left["waiting"] += 1; continue
-        found.append(dict(model=model, device=r["system"].split("_")[0], engine=r["backend"], version=r["backend_version"] or "unnamed", precision=r["precision"] or "bf16",
-                          devices=devices, batch=batch, prompt=int(r["isl"]), new=int(r["osl"]), measured=tpot, ttft=ttft,
-                          requests=p.requests_per_s, limit=p.limit_s, prefill_limit=server.point(("prefill", ""), 1).limit_s, parts=p.parts_s))
+        found.append(dict(model=model, device=r["system"].split("_")[0], engine=r["backend"],
+                          version=r["backend_version"] or "unnamed", precision=r["precision"] or "bf16",
+                          devices=devices, batch=batch, prompt=int(r["isl"]), new=int(r["osl"]), measured=tpot,
+                          ttft=ttft,
+                          requests=p.requests_per_s, limit=p.limit_s,
+                          prefill_limit=server.point(("prefill", ""), 1).limit_s, parts=p.parts_s))
     return found, left
 
 def answered(run):
@@ -62,10 +69,11 @@ def servers(given):
     from fasterbench.predicting.expected import z80
     from fasterbench.serving.serve_times import server, server_spread
     runs, left = server_runs(given.every)
-    total = lambda r, without=(): sum(s for k, s in r["parts"].items() if k not in without)
-    error = lambda f, rows=runs: median(abs(f(r) / r["measured"] - 1) for r in rows)
+    def total(r, without=()): return sum(s for k, s in r["parts"].items() if k not in without)
+    def error(f, rows=runs): return median(abs(f(r) / r["measured"] - 1) for r in rows)
     sigma = server_spread["decode"].value
-    def share(rows, out):                                           # a constant share of the limit, found on the others
+    # a constant share of the limit, found on the others
+    def share(rows, out):
         s = median(r["limit"] / r["measured"] for r in out)
         return error(lambda r: r["limit"] / s, rows)
     def line(name, rows):
@@ -85,15 +93,18 @@ def servers(given):
     off = [log(r["requests"] / answered(r)) for r in runs]
     print(f"requests per second: median error {median(abs(exp(x) - 1) for x in off):.1%}, "
           f"{sum(abs(x) <= z80 * sigma for x in off) / len(off):.0%} inside the interval of the time per token")
-    print(f"prefill: {sum(r['prefill_limit'] > r['ttft'] for r in runs)} first tokens came before the limit of their prompt")
+    print(f"prefill: {sum(r['prefill_limit'] > r['ttft'] for r in runs)} first tokens came before the limit of their "
+          "prompt")
     print("the ladder:", end="")
     names = ["products", "attention", "others", "reduce", "prefills", "server"]
-    for i in range(len(names)): print(f" {'+ ' * (i > 0)}{names[i]} {error(lambda r: total(r, names[i + 1:])):.1%}", end="")
+    for i in range(len(names)):
+        print(f" {'+ ' * (i > 0)}{names[i]} {error(lambda r: total(r, names[i + 1:])):.1%}", end="")
     print("\nwithout:", ", ".join(f"{n} {error(lambda r: total(r, (n,))):.1%}" for n in names))
     for models in sorted(set(configs.values())):                     # the server's step by the other models
         rest, own = ([r for r in runs if (r["model"] == models) == is_own] for is_own in (False, True))
         if not rest or not own: continue
-        best = min((error(lambda r: total(r, ("server",)) + s, rest), s) for s in (0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 2e-3))[1]
+        best = min((error(lambda r: total(r, ("server",)) + s, rest), s)
+                   for s in (0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 2e-3))[1]
         print(f"step of the server by the other models: {best * 1e3:g} ms; {models} then "
               f"{error(lambda r: total(r, ('server',)) + best, own):.1%}")
     return runs
@@ -102,28 +113,38 @@ def servers(given):
 
 llama2 = dict(model_type="llama", vocab_size=32000, max_position_embeddings=4096)
 llama_7b = llama2 | dict(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
-llama_70b = llama2 | dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64, num_key_value_heads=8)
+llama_70b = (llama2 | dict(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80, num_attention_heads=64,
+                           num_key_value_heads=8))
 a100, mi250x = "NVIDIA A100-SXM4-80GB", "AMD Instinct MI250X"
 
 # model, how it is stored, devices, device, tokens/s, GB/s of weights on each device
-gpt_fast = [("7B", None, 1, a100, 104.9, 1397.31), ("7B", "int8", 1, a100, 155.58, 1069.20), ("7B", "int4", 1, a100, 196.80, 862.69),
-            ("7B", None, 2, a100, 168.84, 1181.99), ("7B", None, 4, a100, 254.02, 955.83), ("7B", None, 8, a100, 328.43, 704.10),
-            ("70B", "int8", 1, a100, 19.13, 1322.58), ("70B", "int4", 1, a100, 25.25, 1097.66), ("70B", None, 2, a100, 21.32, 1481.87),
-            ("70B", None, 4, a100, 38.01, 1340.76), ("70B", None, 8, a100, 62.50, 1135.29), ("70B", "int8", 8, a100, 80.44, 752.04),
-            ("70B", "int4", 8, a100, 90.77, 548.10), ("7B", None, 1, mi250x, 76.33, 1028.70), ("7B", "int8", 1, mi250x, 101.86, 700.06)]
+gpt_fast = [("7B", None, 1, a100, 104.9, 1397.31), ("7B", "int8", 1, a100, 155.58, 1069.20),
+            ("7B", "int4", 1, a100, 196.80, 862.69),
+            ("7B", None, 2, a100, 168.84, 1181.99), ("7B", None, 4, a100, 254.02, 955.83),
+            ("7B", None, 8, a100, 328.43, 704.10),
+            ("70B", "int8", 1, a100, 19.13, 1322.58), ("70B", "int4", 1, a100, 25.25, 1097.66),
+            ("70B", None, 2, a100, 21.32, 1481.87),
+            ("70B", None, 4, a100, 38.01, 1340.76), ("70B", None, 8, a100, 62.50, 1135.29),
+            ("70B", "int8", 8, a100, 80.44, 752.04),
+            ("70B", "int4", 8, a100, 90.77, 548.10), ("7B", None, 1, mi250x, 76.33, 1028.70),
+            ("7B", "int8", 1, mi250x, 101.86, 700.06)]
 
 def whole(stored):
     "The configuration of a model whose linear layers are all stored so, that of the logits too."
     groups = dict(group_size=32) if stored == "int4" else {}
-    return dict(quant_method="torchao", quant_type=f"{stored}_weight_only", modules_to_not_convert=[], quant_type_kwargs=groups)
+    return dict(quant_method="torchao", quant_type=f"{stored}_weight_only", modules_to_not_convert=[],
+                quant_type_kwargs=groups)
 
 def gptfast_row(size, stored, devices, device, rate, published):
-    "One row: published and own GB/s of weights held and of weights read, limit in tokens/s, MBU of the published rate."
+    """One row: published and own GB/s of weights held and of weights read, limit in tokens/s, MBU of the published
+    rate."""
     config = dict({"7B": llama_7b, "70B": llama_70b}[size])
     if stored: config["quantization_config"] = whole(stored)
-    result = serve(config, 5, 200, 1, device, tensor_parallel=devices, split_head=False, measured={1: rate}, engine="bare", reserve=0.0)
+    result = serve(config, 5, 200, 1, device, tensor_parallel=devices, split_head=False, measured={1: rate},
+                   engine="bare", reserve=0.0)
     point = result.point("decode", 1)
-    return dict(model=f"{size} {stored or 'bf16'}", devices=devices, rate=rate, published=published, held=result.held_bytes * rate / 1e9,
+    return dict(model=f"{size} {stored or 'bf16'}", devices=devices, rate=rate, published=published,
+                held=result.held_bytes * rate / 1e9,
                 read=point.weight_bytes * rate / 1e9, limit=point.tokens_per_s, mbu=point.mbu, device=device,
                 expected=point.expected_per_s)
 
@@ -148,10 +169,12 @@ def attention_rows(file, every=1):
     "(bytes, FLOPs, measured s, limit s) of each row."
     import pandas as pd
     peaks, rows = datasheet_peaks(devices[file], "bfloat16"), []
-    for r in pd.read_parquet(shared / "aiconfigurator" / f"{file}_decode_attention_vllm.parquet").iloc[::every].itertuples():
+    for r in pd.read_parquet(shared / "aiconfigurator"
+                             / f"{file}_decode_attention_vllm.parquet").iloc[::every].itertuples():
         context = r.isl + r.step
         if getattr(r, "window_size", 0): context = min(context, r.window_size)
-        cache = 2 * r.batch_size * context * r.num_key_value_heads * r.head_dim * (1 if "fp8" in r.kv_cache_dtype else 2)
+        cache = 2 * r.batch_size * context * r.num_key_value_heads * r.head_dim * (
+            1 if "fp8" in r.kv_cache_dtype else 2)
         nbytes = cache + 2 * 2 * r.batch_size * r.num_heads * r.head_dim                  # queries in, results out
         flops = 4 * r.batch_size * context * r.num_heads * r.head_dim
         limit = max(least_memory_time(nbytes, peaks), flops / peaks.flops_of("bfloat16"))
@@ -164,8 +187,9 @@ def attention(given):
         above, closest = sum(limit > t for *_, t, limit in rows), max(limit / t for *_, t, limit in rows)
         faster = [(b / peaks.peak_bandwidth / t, b) for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
         print(f"{device}: {above} of {len(rows)} rows above the level roofs; the closest is at {closest:.1%} of them")
-        if faster: print(f"    {len(faster)} rows are faster than main memory, up to {max(faster)[0]:.2f}×, with at most "
-                         f"{max(b for _, b in faster) / 1e6:.0f} MB; the L2 holds {peaks.memory[0].capacity / 1e6:.0f} MB")
+        if faster:
+            print(f"    {len(faster)} rows are faster than main memory, up to {max(faster)[0]:.2f}×, with at most "
+                  f"{max(b for _, b in faster) / 1e6:.0f} MB; the L2 holds {peaks.memory[0].capacity / 1e6:.0f} MB")
         if given.chart and file == "l40s": cliff(rows, peaks, given.chart)
 
 def cliff_chart(rows, peaks):
@@ -177,12 +201,16 @@ def cliff_chart(rows, peaks):
     fig.add_scattergl(x=[r[0] for r in rows], y=[r[0] / r[2] for r in rows], mode="markers", name="measured",
                       marker=dict(size=3, color="#1569b0", opacity=0.35))
     xs = sorted({10 ** (k / 25) for k in range(25 * 5, 25 * 11)} | {l2, 1.001 * l2})
-    fig.add_scatter(x=xs, y=[x / least_memory_time(x, peaks) for x in xs], mode="lines", name="level roofs", line=dict(color="#e0702a", width=2))
+    fig.add_scatter(x=xs, y=[x / least_memory_time(x, peaks) for x in xs], mode="lines", name="level roofs",
+                    line=dict(color="#e0702a", width=2))
     fig.add_vline(l2, line=dict(color="#74808a", dash="dot"))
-    fig.add_annotation(x=log10(l2), y=1.0, yref="paper", text=f"L2: {format_si(l2, 'B', 0)}", showarrow=False, xanchor="left")
+    fig.add_annotation(x=log10(l2), y=1.0, yref="paper", text=f"L2: {format_si(l2, 'B', 0)}", showarrow=False,
+                       xanchor="left")
     fig.update_xaxes(type="log", dtick=1, title="bytes of one call (cache, queries, results)", tickformat="~s")
     fig.update_yaxes(type="log", dtick=1, title="B/s", tickformat="~s")
-    alt = f"Bandwidth of {len(rows)} calls of decode attention on an L40S: above main memory up to the L2's {format_si(l2, 'B', 0)}, below it beyond"
+    alt = (
+        f"Bandwidth of {len(rows)} calls of decode attention on an L40S: above main memory up to the L2's "
+        f"{format_si(l2, 'B', 0)}, below it beyond")
     return dress(fig, "Decode attention on an NVIDIA L40S", alt, 480)
 
 def cliff(rows, peaks, path):
@@ -192,7 +220,8 @@ def cliff(rows, peaks, path):
 
 # -- this machine ---------------------------------------------------------------------------------------------------
 
-small = dict(model_type="llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=12, num_key_value_heads=4,
+small = dict(model_type="llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=12,
+             num_key_value_heads=4,
              vocab_size=16384, max_position_embeddings=1024, dtype="float32")
 
 def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
@@ -209,7 +238,8 @@ def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
             for _ in range(2):                                # the best is the one to compare with a limit
                 start = perf_counter()
                 out = model(ids, use_cache=True, logits_to_keep=1)
-                field = "cache" if "cache" in out.keys() else "past_key_values"       # from transformers 5.24 on, and before
+                # from transformers 5.24 on, and before
+                field = "cache" if "cache" in out.keys() else "past_key_values"
                 rates["prefill", b] = max(rates.get(("prefill", b), 0), b * prompt / (perf_counter() - start))
             for _ in range(steps):
                 start = perf_counter()
@@ -219,7 +249,8 @@ def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
     rows = [(p, rates[p.phase, p.batch]) for p in result.points if p.at != "end"]
     print(result.title, f"{torch.get_num_threads()} threads", peaks.origin())
     print(f"{'phase':16}{'batch':>6}{'limit':>12}{'measured':>12}{'of limit':>10}  bound  (tokens/s)")
-    for p, rate in rows: print(f"{p.name:16}{p.batch:>6}{p.tokens_per_s:>12.0f}{rate:>12.0f}{rate / p.tokens_per_s:>10.1%}  {p.bound}")
+    for p, rate in rows:
+        print(f"{p.name:16}{p.batch:>6}{p.tokens_per_s:>12.0f}{rate:>12.0f}{rate / p.tokens_per_s:>10.1%}  {p.bound}")
     print(f"{sum(rate > p.tokens_per_s for p, rate in rows)} of {len(rows)} above the limit")
     return rows
 
@@ -232,7 +263,8 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     given = parser.parse_args()
     for part in given.part or parts:
-        if part in ("attention", "servers") and not shared.is_dir(): print(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/"); continue
+        if part in ("attention", "servers") and not shared.is_dir():
+            print(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/"); continue
         print(f"\n{part}")
         parts[part](given)
 

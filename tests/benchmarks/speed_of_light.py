@@ -53,16 +53,27 @@ def rows(per, half, names, limit):
     "Yield a dict for each workload."
     definitions = json.load(gzip.open(shared/"problems.json.gz"))
     by_problem, peaks = {}, as_peaks("AMD Instinct MI350X")
-    for r in csv.DictReader(gzip.open(shared/"workloads.csv.gz", "rt")): by_problem.setdefault(r["problem"], []).append(r)
+    for r in csv.DictReader(gzip.open(shared/"workloads.csv.gz", "rt")):
+        by_problem.setdefault(r["problem"], []).append(r)
     for name, listed in by_problem.items():
         if half is not None and half_of(name) != half or names and not any(n in name for n in names): continue
         for r in listed[::max(len(listed) // per, 1)][:per]:
             times = [t for t in (number(r["kernel_best_ms"]), number(r["pytorch_best_ms"])) if t]
-            row = dict(name=name, axes=r["axes"], half=half_of(name), rtol=number(r["max_rtol"]), solar=number(r["solar_bound_ms"]),
+            row = dict(name=name, axes=r["axes"], half=half_of(name), rtol=number(r["max_rtol"]),
+                       solar=number(r["solar_bound_ms"]),
                        best=min(times, default=None), error="")
             try:
+<<<<<<< HEAD
                 found, direct, row["cpu"] = bound(definitions[name], r, peaks, limit)
                 row |= dict(bound=1e3 * found.time_s, direct=1e3 * direct, simple=1e3 * max(found.memory_s, found.ladder["within tolerance"]), price=found.price)
+||||||| fdfb3461
+                found, row["cpu"] = bound(definitions[name], r, peaks, limit)
+                row |= dict(bound=1e3 * found.time_s, simple=1e3 * max(found.memory_s, found.ladder["within tolerance"]), price=found.price)
+=======
+                found, row["cpu"] = bound(definitions[name], r, peaks, limit)
+                row |= dict(bound=1e3 * found.time_s,
+                            simple=1e3 * max(found.memory_s, found.ladder["within tolerance"]), price=found.price)
+>>>>>>> main
             except Exception as error: row["error"] = f"{type(error).__name__}: {error}"[:150]
             yield row
 
@@ -73,16 +84,21 @@ def summary(found, title):
     counted = [r for r in found if not r["error"]]
     if not counted: return
     cpu = sorted(r["cpu"] for r in counted)
-    print(f"  CPU seconds: median {statistics.median(cpu):.2f}, 90th percentile {cpu[int(0.9 * (len(cpu) - 1))]:.2f}, most {cpu[-1]:.1f}")
+    print(f"  CPU seconds: median {statistics.median(cpu):.2f}, 90th percentile "
+          f"{cpu[int(0.9 * (len(cpu) - 1))]:.2f}, most {cpu[-1]:.1f}")
     timed = [r for r in counted if r["best"] and r["solar"]]
     for what, key in (("bound", "bound"), ("without splits", "simple"), ("and direct", "direct"), ("SOLAR", "solar")):
         shares = [r[key] / r["best"] for r in timed]
         long = [r[key] / r["best"] for r in timed if r["best"] > 0.02 and (r["rtol"] or 0) <= 0.1]
-        if shares: print(f"  {what:15} median of bound ÷ best {statistics.median(shares):.3f}, above the best {sum(s > 1 for s in shares)}, "
-              f"below 1 % of {len(long)} above 20 µs {sum(s < 0.01 for s in long)}")
+        if shares:
+            print(f"  {what:15} median of bound ÷ best {statistics.median(shares):.3f}, above the best "
+                  f"{sum(s > 1 for s in shares)}, "
+       f"below 1 % of {len(long)} above 20 µs {sum(s < 0.01 for s in long)}")
     for r in timed:
         for key in ("bound", "simple"):
-            if r[key] > r["best"]: print(f"  ABOVE ({key}): {r['name']} {r['axes']} {r[key]:.5f} ms, best {r['best']:.5f}, SOLAR {r['solar']:.5f}, {r['price']}")
+            if r[key] > r["best"]:
+                print(f"  ABOVE ({key}): {r['name']} {r['axes']} {r[key]:.5f} ms, best {r['best']:.5f}, SOLAR "
+                      f"{r['solar']:.5f}, {r['price']}")
     return timed
 
 def kernelbench():
@@ -142,4 +158,6 @@ if __name__ == "__main__":
     for r in rows(args.per, args.half, args.problems, args.limit):
         found.append(r)
         if args.verbose: print(json.dumps(r), flush=True)
-    for half in (0, 1): summary([r for r in found if r["half"] == half], f"half {half}") if any(r["half"] == half for r in found) else None
+    for half in (0, 1):
+        (summary([r for r in found if r["half"] == half], f"half {half}") if any(r["half"] == half for r in found)
+         else None)

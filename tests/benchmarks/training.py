@@ -8,14 +8,16 @@ models, drawn with the seed 20 ("fit"); what is claimed is the other half. No ot
 The table was made with timm of 2022: attention in products and a softmax, no fast norms, channels first,
 `torch.optim.SGD` with momentum tensor by tensor, gradients set to zero, a wait for the device after each step (its
 `benchmark.py`). It ran under PyTorch 1.12 and cuDNN 8.3, whose forwards of the same models on the same board take 1.02
-(VGG-11) to 1.18 times (ResNet-50) those of PyTorch 2.4, by its own tables of inference: the expected times are of 2.4."""
+(VGG-11) to 1.18 times (ResNet-50) those of PyTorch 2.4, by its own tables of inference: the expected times are of
+2.4."""
 import argparse, csv, gzip, json, math, pickle, random, re, sys, tempfile, warnings, zlib
 from pathlib import Path
 from statistics import median
 
 import torch
 
-from fasterbench.predicting.expected import chip_of, doubt_of, expected_operator_times, interval, spread
+from fasterbench.predicting.expected import doubt_of, expected_operator_times, interval, spread
+from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 from fasterbench.work.count import count_work
@@ -36,7 +38,8 @@ def table(sample=1):
         for r in csv.DictReader(f):
             if zlib.crc32(r["model"].encode()) % sample or other_programs.match(r["model"]): continue
             batch = int(r["train_batch_size"])
-            yield r["model"], int(r["train_img_size"]), batch, batch / float(r["train_samples_per_sec"]), float(r["param_count"])
+            yield r["model"], int(r["train_img_size"]), batch, batch / float(r["train_samples_per_sec"]), float(
+                r["param_count"])
 
 def made(name, size):
     "The model as it was timed: attention in products and a softmax, no fast norms."
@@ -54,8 +57,9 @@ def counted(name, size, batch):
     work = count_work(model, torch.empty(batch, 3, size, size, device="meta"), backward=True, loss=loss,
                       optimizer=torch.optim.SGD(model.parameters(), 1e-4, 0.9, nesterov=True, foreach=False),
                       target=Target("cuda", "sm86", torch.float16))
-    touches = lambda ts: [(t.storage, t.region, t.bytes) for t in ts]
-    calls = [(c.part, c.phase, c.operator, c.category, c.flops, c.contraction_flops, touches(c.reads), touches(c.writes),
+    def touches(ts): return [(t.storage, t.region, t.bytes) for t in ts]
+    calls = [(c.part, c.phase, c.operator, c.category, c.flops, c.contraction_flops, touches(c.reads),
+              touches(c.writes),
               c.shapes, c.dtypes, c.dtype, c.transposed) for c in work.trace]
     return dict(calls=calls, peak=work.memory.peak_bytes, parts=work.memory.parts, place=work.memory.place)
 
@@ -65,7 +69,8 @@ def kept(cache, name, size, batch):
         found = counted(name, size, batch)
         with gzip.open(path, "wb", 3) as f: pickle.dump(found, f)
     with gzip.open(path) as f: found = pickle.load(f)
-    found["calls"] = [Call(part, 0, phase, *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9], transposed=c[9] if len(c) > 9 else False)
+    found["calls"] = [Call(part, 0, phase, *c[:4], [Touch(*t) for t in c[4]], [Touch(*t) for t in c[5]], *c[6:9],
+                           transposed=c[9] if len(c) > 9 else False)
                       for part, phase, *c in found["calls"]]
     return found
 
@@ -80,7 +85,8 @@ def predicted(calls, peaks, measured):
     moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
     times = expected_operator_times(calls, moved, peaks, chip)
     if sum(t.limit for t in times) > measured:
-        found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls], [l.capacity for l in peaks.memory[:-1]], most=True)
+        found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
+                                [l.capacity for l in peaks.memory[:-1]], most=True)
         moved = [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in found]
         times = expected_operator_times(calls, moved, peaks, chip)
     limit, expected = sum(t.limit for t in times), sum(t.expected for t in times)
@@ -90,9 +96,12 @@ def predicted(calls, peaks, measured):
 def summary(title, rows):
     ratio = [r["expected"] / r["measured"] for r in rows]
     inside = sum(r["low"] <= r["measured"] <= r["high"] for r in rows)
-    print(f"{title:12}{len(rows):4} models, {sum(r['limit'] > r['measured'] for r in rows)} limits above; expected / measured "
-          f"median {median(ratio):.2f}, error {median(abs(x - 1) for x in ratio):.0%}, inside the interval {inside / len(rows):.0%}; "
-          f"counted peak above 24 GiB {sum(r['peak'] > room for r in rows)}, median {median(r['peak'] for r in rows) / 2**30:.1f} GiB")
+    print(f"{title:12}{len(rows):4} models, {sum(r['limit'] > r['measured'] for r in rows)} limits above; expected / "
+          "measured "
+          f"median {median(ratio):.2f}, error {median(abs(x - 1) for x in ratio):.0%}, inside the interval "
+          f"{inside / len(rows):.0%}; "
+          f"counted peak above 24 GiB {sum(r['peak'] > room for r in rows)}, median "
+          f"{median(r['peak'] for r in rows) / 2**30:.1f} GiB")
 
 def spread_of_steps(rows):
     "Print what the rows of the fit are off by beyond what their families say: `spread['step']`."
@@ -114,12 +123,15 @@ def main():
     for name, size, batch, measured, millions in sorted(table(given.sample), key=lambda r: zlib.crc32(r[0].encode())):
         if given.kept and not (given.cache / f"{name}-{size}-{batch}.pkl.gz").exists(): continue
         try: found = kept(given.cache, name, size, batch)
-        except Exception as error: print(f"    not counted: {name}: {type(error).__name__} {str(error)[:100]}", flush=True); continue
+        except Exception as error:
+            print(f"    not counted: {name}: {type(error).__name__} {str(error)[:100]}", flush=True); continue
         if abs(found["parts"]["weights"] / 4e6 - millions) > 0.01 * millions:       # weights are float32
-            print(f"    left out: {name} has {found['parts']['weights'] / 4e6:.2f} million parameters today, {millions} in the table", flush=True)
+            print(f"    left out: {name} has {found['parts']['weights'] / 4e6:.2f} million parameters today, "
+                  f"{millions} in the table", flush=True)
             continue
         limit, expected, (low, high), families = predicted(found["calls"], peaks, measured)
-        rows.append(dict(model=name, size=size, batch=batch, measured=measured, limit=limit, expected=expected, low=low, high=high,
+        rows.append(dict(model=name, size=size, batch=batch, measured=measured, limit=limit, expected=expected,
+                         low=low, high=high,
                          families=families, peak=found["peak"], parts=found["parts"], place=found["place"]))
         print(f"{name:36}{batch:6}" + "".join(f"{t * 1e3:7.1f} ms" for t in (measured, limit, expected)) +
               f"{low * 1e3:8.0f}–{high * 1e3:.0f} ms{found['peak'] / 2**30:7.1f} GiB", flush=True)

@@ -16,7 +16,8 @@ from fasterbench.comparing.compare import series_of
 from fasterbench.serving.serve import serve
 
 limit, few = 2.3, 0.05       # the ratio, and CPU seconds below which nothing is judged
-forms = dict(text=str, csv=lambda view: view.csv(), json=lambda view: view.to_json(), page=lambda view: view.render(), chart=lambda view: view.plot())
+forms = dict(text=str, csv=lambda view: view.csv(), json=lambda view: view.to_json(), page=lambda view: view.render(),
+             chart=lambda view: view.plot())
 
 def rows(n):
     found = view_kinds.profiled(points=[view_kinds.row(f"layers.{i}.linear", 9e-3 / n, share=1 / n) for i in range(n)])
@@ -31,15 +32,18 @@ def modules(n):
 def launches(n, first=0):
     of = trace_files
     for i in range(first, first + n):
-        yield from (of.operator("aten::relu", 10 * i, 4, [[64, 16]], ["float"]), of.launch(10 * i + 1, i), of.kernel(f"relu_{i % 40}", 10 * i + 2, 5, i))
+        yield from (of.operator("aten::relu", 10 * i, 4, [[64, 16]], ["float"]), of.launch(10 * i + 1, i),
+                    of.kernel(f"relu_{i % 40}", 10 * i + 2, 5, i))
 
 def allocations(n):
     for i in range(n):
-        args = {"Bytes": 512 * (1 if i % 3 else -2), "Total Allocated": 10**6 + 512 * (i % 97), "Device Type": 1, "Device Id": 0, "Addr": i}
+        args = {"Bytes": 512 * (1 if i % 3 else -2), "Total Allocated": 10**6 + 512 * (i % 97), "Device Type": 1,
+                "Device Id": 0, "Addr": i}
         yield dict(ph="i", s="t", cat="cpu_instant_event", name="[memory]", ts=10 * i, pid=1, tid=1, args=args)
 
 def trace_of(folder, events, name="trace.json", **head):
-    return trace_files.written(folder, list(events), name, deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3", computeMajor=9)], **head)
+    return trace_files.written(folder, list(events), name,
+                               deviceProperties=[dict(id=0, name="NVIDIA H100 80GB HBM3", computeMajor=9)], **head)
 
 def events(n):
     path = trace_of(Path(tempfile.mkdtemp()), launches(n))
@@ -51,7 +55,8 @@ def memory_events(n):
 
 def ranks(n):
     folder = Path(tempfile.mkdtemp())
-    paths = [trace_of(folder, launches(200), f"rank{i}.json", distributedInfo=dict(rank=i, world_size=n)) for i in range(n)]
+    paths = [trace_of(folder, launches(200), f"rank{i}.json", distributedInfo=dict(rank=i, world_size=n))
+             for i in range(n)]
     return forms, lambda: read_trace(paths)
 
 def batches(n):
@@ -59,14 +64,18 @@ def batches(n):
     return forms, lambda: series_of(results)
 
 def devices(n):
-    with torch.device("meta"): model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))), torch.randn(8, 64)
-    made = [HardwarePeaks(1e12 * (i + 1), 1e11, device="cuda", environment=dict(device_name=f"Device {i}")) for i in range(n)]
+    with torch.device("meta"):
+        model, x = torch.nn.Sequential(*(torch.nn.Linear(64, 64) for _ in range(8))), torch.randn(8, 64)
+    made = [HardwarePeaks(1e12 * (i + 1), 1e11, device="cuda", environment=dict(device_name=f"Device {i}"))
+            for i in range(n)]
     return forms, lambda: series_of([predict(model, x, on) for on in made], [f"Device {i}" for i in range(n)])
 
 def served(n):
-    return dict(text=str, json=lambda view: view.to_json(), page=lambda view: view.render()), lambda: serve(view_kinds.llama, "NVIDIA H100 80GB HBM3", batch=list(range(1, n + 1)))
+    return (dict(text=str, json=lambda view: view.to_json(), page=lambda view: view.render()),
+            lambda: serve(view_kinds.llama, "NVIDIA H100 80GB HBM3", batch=list(range(1, n + 1))))
 
-sizes = dict(rows=(rows, 500), comparison=(comparison, 400), modules=(modules, 200), events=(events, 2000), memory_events=(memory_events, 4000),
+sizes = dict(rows=(rows, 500), comparison=(comparison, 400), modules=(modules, 200), events=(events, 2000),
+             memory_events=(memory_events, 4000),
              ranks=(ranks, 8), batches=(batches, 16), devices=(devices, 8), served=(served, 16))
 
 def spent(do, *args):
@@ -95,6 +104,7 @@ if __name__ == "__main__":
         for form in once:
             ratio = twice[form] / once[form] if twice[form] > few else 0
             worst = max(worst, ratio)
-            print(f"| {name} | {form} | {n} | {once[form]:.3f} | {twice[form]:.3f} | {f'{ratio:.2f}' if ratio else 'short'} |", flush=True)
+            print(f"| {name} | {form} | {n} | {once[form]:.3f} | {twice[form]:.3f} | "
+                  f"{f'{ratio:.2f}' if ratio else 'short'} |", flush=True)
     print(f"{worst:.2f} at most; the limit is {limit}")
     sys.exit(worst > limit)

@@ -8,11 +8,14 @@ from test_cli import bars, command, net
 @heavy_only("times two versions")
 def test_a_check_that_is_terminated_leaves_no_worktree(tmp_path):
     "As a CI system ends a job."
-    def git(*args): return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *args], cwd=tmp_path, check=True, capture_output=True, text=True).stdout
+    def git(*args):
+        return subprocess.run(["git", "-c", "user.name=a", "-c", "user.email=a@b.c", *args], cwd=tmp_path, check=True,
+                              capture_output=True, text=True).stdout
     (tmp_path/"net.py").write_text(net)
     (tmp_path/"budgets.toml").write_text('[net]\nmodel = "net.py:make"\ntime = "<= 101 %"\n')
     git("init", "-q"); git("add", "."); git("commit", "-qm", "net")
-    job = subprocess.Popen([command, "check", "budgets.toml", "--against", "HEAD"], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=bars)
+    job = subprocess.Popen([command, "check", "budgets.toml", "--against", "HEAD"], cwd=tmp_path,
+                           stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=bars)
     end = time.monotonic() + forked.patience_s
     while len(git("worktree", "list").splitlines()) < 2 and time.monotonic() < end: time.sleep(0.05)
     assert len(git("worktree", "list").splitlines()) == 2

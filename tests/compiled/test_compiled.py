@@ -1,5 +1,6 @@
 "Compiled models: a row for every kernel, with figures by hand or from an independent counter, and everything put back."
 import ast, copy, json, math, sys, threading
+from functools import partial
 from importlib.util import find_spec
 from types import FunctionType
 
@@ -53,6 +54,8 @@ def products(model, sample, backward=False):
     return mode.get_total_flops()
 
 def kernels(result): return [p for p in result.points if p.layers]
+def contractions(result): return sum(p.contraction_flops for p in kernels(result))
+def layer_paths(result): return {path for p in kernels(result) for path, *_ in p.layers}
 def around(result): return sorted(p.name for p in result.points if not p.layers)
 
 def check(result):
@@ -73,21 +76,24 @@ def forward():
 
 def test_products_have_the_flops_of_the_eager_model(forward):
     model, sample, result = forward
-    assert sum(p.contraction_flops for p in kernels(result)) == products(model, sample) == 2 * 8 * (2 * 2 * 16 * 32 + 16 * 4)
+    assert contractions(result) == products(model, sample) == 2 * 8 * (2 * 2 * 16 * 32 +
+                                                                                                    16 * 4)
 
 def test_every_kernel_has_its_layers(forward):
     model, _, result = forward
-    paths, known = {path for p in kernels(result) for path, *_ in p.layers}, {n for n, _ in model.named_modules()}
+    paths, known = layer_paths(result), {n for n, _ in model.named_modules()}
     assert paths <= known and {"blocks.0.norm", "blocks.1.act", "blocks.1.down", "head"} <= paths
     assert {"(guards)", "(wrapper)"} <= set(around(result)) <= {"(freed memory)", "(guards)", "(wrapper)"}
-    assert {(path, kind) for p in kernels(result) for path, kind, *_ in p.layers} <= {(n, type(m).__name__) for n, m in model.named_modules()}
+    assert {(path, kind) for p in kernels(result) for path, kind, *_ in p.layers} <= {(n, type(m).__name__) for n,
+                                                                                      m in model.named_modules()}
 
 def test_kernels_shorter_than_their_timestamps_keep_their_work(monkeypatch):
     "A time below the cost of its timestamps is 0 s; FLOPs and bytes of the kernel are as certain as before."
     monkeypatch.setattr("fasterbench.timing.timestamps.kernel_cost", lambda: 1e-3)
     result = check(profiled(torch.compile(made())))
-    assert len(kernels(result)) >= 6 and {(p.time_s, p.uncertain, p.utilization_pct) for p in kernels(result)} == {(0.0, True, None)}
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+    assert len(kernels(result)) >= 6
+    assert {(p.time_s, p.uncertain, p.utilization_pct) for p in kernels(result)} == {(0.0, True, None)}
+    assert contractions(result) == products(made(), torch.ones(8, 16))
     assert sum(p.bytes_moved for p in kernels(result)) == result.limits[1][2]
     assert result.text(top=None) and result.text(group="layer") and report.report_of(result)
 
@@ -104,12 +110,14 @@ def test_the_fused_kernel_reads_and_writes_once(forward):
 
 def test_results_that_are_freed_are_timestamped_for_themselves():
     "Statements that free results, also several in a row, are one slot; the kernel between keeps its own."
-    source = "def call(args):\n    a = make()\n    b = make()\n    del a\n    del b\n    kernel(args)\n    del args\n    return 1\n"
+    body = "a = make()", "b = make()", "del a", "del b", "kernel(args)", "del args", "return 1"
+    source = "\n    ".join(["def call(args):", *body])
     function, log = ast.parse(source).body[0], []
     code = inductor._timestamped_code(function, {id(function.body[4]): 1}, "here.py", freeing=2)
-    space = dict(make=int, kernel=lambda args: log.append("kernel"), fasterbench_timestamp=lambda *timestamp: log.append(timestamp))
+    space = dict(make=int, kernel=lambda args: log.append("kernel"),
+                 fasterbench_timestamp=lambda *timestamp: log.append(timestamp))
     assert FunctionType(code, space)(0) == 1
-    of = lambda slot: [("enter", slot), ("leave", slot)]
+    def of(slot): return [("enter", slot), ("leave", slot)]
     assert log == [("enter", 0), *of(2), ("enter", 1), "kernel", ("leave", 1), *of(2), ("leave", 0)]
 
 def test_rows_by_layer_are_those_of_the_kernels(forward):
@@ -132,7 +140,8 @@ def test_by_layer_wherever_rows_are_shown(forward):
     text = result.text(top=None, group="layer")
     assert "LayerNorm" in text and "GELU" in text and "fused" not in text.partition("name")[2]
     tabs = report.report_of(result)["kinds"]
-    assert [(t["name"], t["title"]) for t in tabs] == [("modules", "kernels"), ("layers", "layers"), ("program", "whole model"), ("memory", "memory")]
+    assert [(t["name"], t["title"]) for t in tabs] == [("modules", "kernels"), ("layers", "layers"),
+                                                       ("program", "whole model"), ("memory", "memory")]
     layers, columns = tabs[1], [c["field"] for c in tabs[1]["columns"]]
     assert {"eager_bytes", "bytes_moved"} <= {c["field"] for c in layers["columns"] if c["visible"]}
     rows = [dict(zip(columns, row)) for row in layers["rows"]]
@@ -145,10 +154,12 @@ def test_eager_beside_compiled(forward):
     eager = profiled(model, sample)
     for e in eager.points:
         if e.name.startswith("("): continue
-        assert math.isclose(sum(b for p in kernels(result) for path, _, _, b in p.layers if path == e.name), e.eager_bytes), e.name
+        assert math.isclose(sum(b for p in kernels(result) for path, _, _, b in p.layers if path == e.name),
+                            e.eager_bytes), e.name
     found = compare(eager, result)
     lines, limits = found.rows, [line for line in found.equations if "minimum times" in line]
-    assert len(limits) == 1 and limits[0].startswith("after: ") and "perfect fusion" in limits[0] and unbroken(limits[0]) in found.render()
+    assert len(limits) == 1 and limits[0].startswith("after: ") and "perfect fusion" in limits[0]
+    assert unbroken(limits[0]) in found.render()
     assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
 
 class Runs(nn.Module):
@@ -165,10 +176,12 @@ def compiled_rows(f, *sample):
 def scatters():
     "What is added to, an index of the rows and of each element, and a source: 100, 3000 and 3000 rows of 16."
     torch.manual_seed(0)
-    return torch.zeros(100, 16), torch.randint(0, 100, (3000,)), torch.randint(0, 100, (3000, 16)), torch.randn(3000, 16)
+    rows, index = torch.randint(0, 100, (3000,)), torch.randint(0, 100, (3000, 16))
+    return torch.zeros(100, 16), rows, index, torch.randn(3000, 16)
 
 @pytest.mark.parametrize("f", [lambda o, i, s: o.index_add(0, i, s) * 2,
-                               pytest.param(lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2, marks=heavy_only("the same by another name"))])
+                               pytest.param(lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2,
+                                            marks=heavy_only("the same by another name"))])
 def test_a_loop_that_adds_to_a_place_has_its_additions(f):
     "By hand: an addition for each element of the source, and a product for each of the result; integers have none."
     out, rows, _, source = scatters()
@@ -186,7 +199,8 @@ def test_operators_that_change_a_tensor_have_rows():
     added = compiled_rows(lambda o, i, s: o.scatter_add(0, i, s) * 2, out, index, source)
     assert added.program.flops == 3000 * 16 + 100 * 16 and copies(added) == [12_800, 12_800]
     row = row_of(added, "scatter_reduce_")
-    assert (row.flops, row.bytes_moved) == (3000 * 16, 384_000 + 192_000 + 2 * 6400) and row.layers[0][:2] == ("", "Runs")
+    assert (row.flops, row.bytes_moved) == (3000 * 16, 384_000 + 192_000 + 2 * 6400)
+    assert row.layers[0][:2] == ("", "Runs")
     most = compiled_rows(lambda o, i, s: o.scatter_reduce(0, i, s, "amax"), out, index, source)
     assert (row_of(most, "scatter_reduce_").flops, most.program.flops) == (48_000, 48_000)
     drawn = compiled_rows(lambda x: torch.empty_like(x).bernoulli_(.3) * x, source)
@@ -209,7 +223,8 @@ def test_an_index_put_that_inductor_calls_has_a_row():
     torch.use_deterministic_algorithms(True)
     try:
         by_row = compiled_rows(lambda o, i, s: o.index_put((i,), s, accumulate=True), out, rows, source)
-        single = compiled_rows(lambda o, i, j, s: o.index_put((i, j), s, accumulate=True), out, rows, index[:, 0] % 16, source[:, 0])
+        single = compiled_rows(lambda o, i, j, s: o.index_put((i, j), s, accumulate=True), out, rows, index[:, 0] % 16,
+                               source[:, 0])
         twice = compiled_rows(lambda o, i, s: o.index_put((i, i), s, accumulate=True), out, rows % 16, source[:, 0])
     finally: torch.use_deterministic_algorithms(before)
     row = row_of(by_row, "index_put_")
@@ -220,7 +235,8 @@ def test_an_index_put_that_inductor_calls_has_a_row():
     assert (row.flops, row.bytes_moved) == (3000, 24_000 + 12_000 + 2 * 6400)         # one index, given twice
 
 def test_an_operator_that_only_checks_has_a_row():
-    "By hand: an inverse of 64 rows takes 2·64³, reads and writes 64 × 64 numbers, and a code of 4 B that is read again."
+    """By hand: an inverse of 64 rows takes 2·64³, reads and writes 64 × 64 numbers, and a code of 4 B that is
+    read again."""
     result = compiled_rows(torch.linalg.inv, torch.eye(64))
     row = row_of(result, "linalg_inv_ex")
     assert (row.flops, row.bytes_moved) == (2 * 64**3, 2 * 4 * 64 * 64 + 4)
@@ -244,7 +260,8 @@ def test_three_limits(forward):
     model, sample, result = forward
     (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits
     assert [name for name, *_ in result.limits] == ["eager", "as generated", "perfect fusion"]
-    assert generated == sum(p.bytes_moved for p in kernels(result)) and least_s < min(made_s, eager_s) and least < generated < eager
+    assert generated == sum(p.bytes_moved for p in kernels(result)) and least_s < min(made_s, eager_s)
+    assert least < generated < eager
     weights = sum(t.numel() for t in model.parameters())
     assert least == 4 * (weights + 8 * 16 + 8 * 4)                             # weights, sample and result, once
     assert "perfect fusion" in result.text()
@@ -253,7 +270,8 @@ class Chain(nn.Module):
     def forward(self, x): return x.sin().cos().tan()
 
 def test_memory_is_of_the_eager_operators(forward):
-    "Eagerly the sample and two results are alive at a time; the one kernel has no results between: nothing is \"at least\"."
+    """Eagerly the sample and two results are alive at a time; the one kernel has no results between: nothing is
+    "at least"."""
     found = count_work(torch.compile(Chain()), torch.ones(256, 256)).memory
     assert found.peak_bytes == 3 * 4 * 256 * 256 and found.eager and found.peak == "786.43 kB (eager operators)"
     assert not count_work(Chain(), torch.ones(256, 256)).memory.eager and "(eager operators) = " in forward[-1].text()
@@ -267,11 +285,13 @@ def test_compiled_in_other_ways(how):
     else:
         for b in model.blocks: b.compile()
     result = check(profiled(model, sample))
-    wanted = {"compile": {"blocks.0.up", "blocks.1.up", "head"}, "child": {"blocks.1.up"}, "each block": {"blocks.0.up", "blocks.1.up"}}[how]
-    assert wanted <= {path for p in kernels(result) for path, *_ in p.layers}
+    wanted = {"compile": {"blocks.0.up", "blocks.1.up", "head"}, "child": {"blocks.1.up"},
+              "each block": {"blocks.0.up", "blocks.1.up"}}[how]
+    assert wanted <= layer_paths(result)
     assert sum(p.contraction_flops or 0 for p in result.points) == products(made(), sample)
     # all three limits are of the whole model: what runs eagerly beside the kernels is in each
-    work, compiled = count_work(made(), sample).by_module(), {"compile": "", "child": "blocks.1", "each block": "blocks"}[how]
+    work, compiled = count_work(made(), sample).by_module(), {"compile": "", "child": "blocks.1",
+                                                              "each block": "blocks"}[how]
     beside = sum(w.eager_bytes for path, w in work.items() if not path.startswith(compiled))
     (_, eager_s, eager), (_, made_s, generated), (_, least_s, least) = result.limits
     assert generated == sum(p.bytes_moved for p in kernels(result)) + beside and (beside > 0) == (how != "compile")
@@ -280,7 +300,8 @@ def test_compiled_in_other_ways(how):
 def test_training_step():
     model, sample = made(), torch.ones(8, 16)
     result = check(profiled(torch.compile(model), sample, backward=True))
-    found = {phase: sum(p.contraction_flops for p in kernels(result) if p.phase == phase) for phase in ("forward", "backward")}
+    found = {phase: sum(p.contraction_flops for p in kernels(result) if p.phase == phase)
+             for phase in ("forward", "backward")}
     assert found["forward"] == products(made(), sample)
     assert sum(found.values()) == products(made(), sample, backward=True)
     assert {"blocks.0.up", "head"} <= {path for p in kernels(result) if p.phase == "backward" for path, *_ in p.layers}
@@ -298,7 +319,7 @@ def test_a_product_that_adds_the_gradients_of_tied_weights_has_its_layer():
     result = check(profiled(torch.compile(made(Tied)), torch.arange(8), backward=True))
     found = [p for p in kernels(result) if p.contraction_flops]
     assert any(p.type == "addmm" for p in found) and {p.layers[0][0] for p in found} == {"head"}
-    assert {path for p in kernels(result) for path, *_ in p.layers} <= {"embedding", "head", ""}
+    assert layer_paths(result) <= {"embedding", "head", ""}
 
 class Breaks(Net):
     def forward(self, x):
@@ -308,8 +329,8 @@ class Breaks(Net):
 
 def test_graph_break():
     result = check(profiled(torch.compile(made(Breaks))))
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(Breaks), torch.ones(8, 16))
-    assert {"blocks.0.up", "blocks.1.up", "head"} <= {path for p in kernels(result) for path, *_ in p.layers}
+    assert contractions(result) == products(made(Breaks), torch.ones(8, 16))
+    assert {"blocks.0.up", "blocks.1.up", "head"} <= layer_paths(result)
 
 class Eagerly(Net):
     @torch.compiler.disable
@@ -330,7 +351,7 @@ def test_dynamic_shapes_and_recompilation():
     with torch.no_grad():
         for n in (8, 6): model(torch.ones(n, 16))
     result = check(profiled(model, torch.ones(5, 16)))
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(5, 16))
+    assert contractions(result) == products(made(), torch.ones(5, 16))
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
     assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
 
@@ -341,7 +362,7 @@ def test_sizes_that_are_symbols_from_the_first_run(sample):
     model = torch.compile(made(), dynamic=True)
     with torch.no_grad(): model(sample)
     result = check(profiled(model, sample))
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), sample) and not result.notes
+    assert contractions(result) == products(made(), sample) and not result.notes
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
     assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
 
@@ -386,12 +407,16 @@ def test_a_graph_that_dynamo_begins_again(monkeypatch):
     result = check(profiled(model))
     assert given_up and len(kernels(result)) > 1 and not result.notes, result.notes
 
-@heavy_only("compiles in three modes")
-@pytest.mark.parametrize("options", [dict(mode="reduce-overhead"), dict(options={"freezing": True}), dict(mode="max-autotune")], ids=str)
-def test_modes(options):
-    result = check(profiled(torch.compile(made(), **options)))
+def exported(model): return torch.compile(torch.export.export(model, (torch.ones(8, 16),)).module())
+
+@heavy_only("compiles in three modes, and what was exported")
+@pytest.mark.parametrize("compiled", [partial(torch.compile, mode="reduce-overhead"), exported,
+                                      partial(torch.compile, options={"freezing": True}),
+                                      partial(torch.compile, mode="max-autotune")], ids=str)
+def test_modes(compiled):
+    result = check(profiled(compiled(made())))
     assert kernels(result), result.notes
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+    assert contractions(result) == products(made(), torch.ones(8, 16))
 
 @heavy_only("compiles in another dtype")
 def test_autocast():
@@ -399,14 +424,8 @@ def test_autocast():
         def forward(self, x):
             with torch.autocast("cpu", torch.bfloat16): return super().forward(x)
     result = check(profiled(torch.compile(made(Cast))))
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
+    assert contractions(result) == products(made(), torch.ones(8, 16))
     assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
-
-@heavy_only("compiles again")
-def test_export_then_compile():
-    program = torch.export.export(made(), (torch.ones(8, 16),))
-    result = check(profiled(torch.compile(program.module())))
-    assert sum(p.contraction_flops for p in kernels(result)) == products(made(), torch.ones(8, 16))
 
 def somebodys_compiler(graph, inputs): return graph.forward
 
@@ -437,7 +456,9 @@ def test_code_that_is_not_found_says_so(monkeypatch):
     result = profiled(torch.compile(made()))
     assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
 
-@pytest.mark.parametrize("of", ["each block", pytest.param("training", marks=heavy_only("compiles forward and backward"))])
+training = pytest.param("training", marks=heavy_only("compiles forward and backward"))
+
+@pytest.mark.parametrize("of", ["each block", training])
 def test_a_trace_with_its_sites(of, tmp_path):
     "A trace of three runs on this CPU: its kernels have the layers, FLOPs and bytes that the profile has."
     with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
@@ -454,8 +475,9 @@ def test_a_trace_with_its_sites(of, tmp_path):
     recorded.export_chrome_trace(str(tmp_path / "trace.json"))
     without = read_trace(tmp_path / "trace.json", peaks=peaks, by="operator")
     assert not any("fused" in p.name for p in without.points)           # these kernels have no shapes
-    found = [p for p in read_trace(tmp_path / "trace.json", peaks=peaks, kernels=tmp_path / "kernels.json").points if p.layers]
-    sums = lambda points, field: {key: sum(getattr(p, field) for p in points if (p.name, p.type) == key)
+    found = [p for p in read_trace(tmp_path / "trace.json", peaks=peaks, kernels=tmp_path / "kernels.json").points
+             if p.layers]
+    def sums(points, field): return {key: sum(getattr(p, field) for p in points if (p.name, p.type) == key)
                                   for key in {(p.name, p.type) for p in points}}
     wanted = kernels(analyzer.result)
     for field in ("flops", "contraction_flops", "bytes_moved", "calls"):
@@ -464,7 +486,8 @@ def test_a_trace_with_its_sites(of, tmp_path):
 def test_sites_of_what_is_not_compiled(tmp_path):
     analyzer = RooflineAnalyzer(made(), torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
     with pytest.raises(ValueError, match="no kernels of compiled code"): analyzer.to_kernels(tmp_path / "kernels.json")
-    with pytest.raises(ValueError, match="compiled=True"): predict(made(), torch.ones(8, 16), peaks, kernels=tmp_path / "kernels.json")
+    with pytest.raises(ValueError, match="compiled=True"):
+        predict(made(), torch.ones(8, 16), peaks, kernels=tmp_path / "kernels.json")
 
 class Product(nn.Linear):
     "A layer with a forward of its own: PyTorch 2.11 does not compile a call of one of its own layers alone."
@@ -502,11 +525,13 @@ def snapshot(function):
     from torch._inductor import config
     seams = [getattr(where, name) for where, name in inductor._seams()]
     codes = [(f.__code__, sorted(f.__globals__)) for f in function]
-    return seams, codes, config.get_config_copy(), functorch.get_config_copy(), inductor._lock._is_owned(), dynamo._stance
+    configs = config.get_config_copy(), functorch.get_config_copy()
+    return seams, codes, configs, inductor._lock._is_owned(), dynamo._stance
 
 def wrappers():
     from torch._inductor.codecache import PyCodeCache
-    return [vars(type(m.call.__self__))["call"] for m in PyCodeCache.modules if hasattr(getattr(m, "call", None), "__self__")]
+    return [vars(type(m.call.__self__))["call"] for m in PyCodeCache.modules
+            if hasattr(getattr(m, "call", None), "__self__")]
 
 def ready():
     model = torch.compile(made())
@@ -527,7 +552,8 @@ def test_nothing_is_compiled_anew_and_nothing_stays():
 
 @heavy_only("compiles again")
 def test_two_threads():
-    "Two compiled models, profiled at once: each has the kernels of its own, or says that the other had it run eagerly; nothing stays."
+    """Two compiled models, profiled at once: each has the kernels of its own, or says that the other had it run
+    eagerly; nothing stays."""
     models = [torch.compile(made(kind)) for kind in (Net, Breaks)]
     with torch.no_grad():
         for m in models: m(torch.ones(8, 16))
@@ -537,8 +563,8 @@ def test_two_threads():
     for t in threads: t.start()
     for t in threads: t.join(300)
     for r in filter(kernels, found):
-        assert {"blocks.0.up", "blocks.1.up", "head"} <= {path for p in kernels(r) for path, *_ in p.layers}
-        assert sum(p.contraction_flops for p in kernels(r)) == products(made(), torch.ones(8, 16))
+        assert {"blocks.0.up", "blocks.1.up", "head"} <= layer_paths(r)
+        assert contractions(r) == products(made(), torch.ones(8, 16))
     assert all("stance being 'force_eager'" in " ".join(r.notes) for r in found if not kernels(r))
     assert snapshot(wrappers()) == before
 
@@ -555,7 +581,8 @@ def test_an_error_in_a_kernel(monkeypatch):
             return kernel(*args)
         return burn
     for space in [f.__globals__ for f in functions]:
-        for name in [k for k in space if k.startswith("cpp_fused")]: monkeypatch.setitem(space, name, burning(space[name]))
+        for name in [k for k in space if k.startswith("cpp_fused")]:
+            monkeypatch.setitem(space, name, burning(space[name]))
     with pytest.raises(Burnt): profiled(model)
     monkeypatch.undo()
     assert calls and snapshot(wrappers()) == before
@@ -614,16 +641,18 @@ h100 = "sm90", 132, 50 << 20     # what Inductor asks of a GPU
 def generated(model, sample, device):
     "The graph that Inductor generates for a device, from tensors without data."
     mode, model = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(model)
-    there = lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
+    def there(t): return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
     with mode:
         for m in model.modules():
-            m._parameters = {k: None if p is None else nn.Parameter(there(p), requires_grad=False) for k, p in m._parameters.items()}
+            m._parameters = {k: None if p is None else nn.Parameter(there(p), requires_grad=False) for k,
+                             p in m._parameters.items()}
             m._buffers = {k: None if b is None else there(b) for k, b in m._buffers.items()}
         sample = there(sample)
     with torch.no_grad():
         graph = torch.export.export(model, (sample,), strict=False).graph_module
         inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
-        made, = inductor.Generator(read_site, read_buffers).generate(graph, inputs, h100 if device == "cuda" else ()).graphs
+        made, = inductor.Generator(read_site, read_buffers).generate(graph, inputs, h100 if device == "cuda"
+                                                                     else ()).graphs
     return made
 
 def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.call.writes))
@@ -631,7 +660,8 @@ def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.c
 def check_triton(model, sample):
     made = generated(model, sample, "cuda")
     assert "triton" in made.source and "async_compile.triton(" in made.source
-    assert sorted(inductor.kernel_statements(made.source)) == list(range(len(made.kernels)))         # every kernel is placed
+    # every kernel is placed
+    assert sorted(inductor.kernel_statements(made.source)) == list(range(len(made.kernels)))
     assert sum(k.call.contraction_flops for k in made.kernels) == products(model, sample)
     paths = {n for n, _ in model.named_modules()}
     for k in made.kernels: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
@@ -658,9 +688,11 @@ def test_triton_code_of_resnet18():
 def test_a_compiled_model_is_predicted_by_its_kernels():
     "The rows are those of the code that Inductor generates for that GPU, and nothing of PyTorch stays replaced."
     model, sample = made(), torch.ones(8, 16)
-    before = [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device", "_lazy_init")]
+    before = [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device",
+                                            "_lazy_init")]
     result = predict(model, sample, "NVIDIA H100 80GB HBM3", compiled=True)
-    assert [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device", "_lazy_init")] == before
+    assert [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device",
+                                          "_lazy_init")] == before
     assert sum(p.contraction_flops for p in result.points) == products(model, sample)
     assert any(p.type.startswith("fused ") for p in result.points) and all(p.layers for p in result.points)
     up = next(p for p in result.points if p.name == "blocks.0.up" and p.contraction_flops)
@@ -669,7 +701,8 @@ def test_a_compiled_model_is_predicted_by_its_kernels():
 
 @triton
 def test_attention_is_predicted_as_its_kernel(tmp_path):
-    "Attention by hand: two products of 2·4 heads, 16 rows, 16 columns and 8 numbers; a product of a projection has its layer."
+    """Attention by hand: two products of 2·4 heads, 16 rows, 16 columns and 8 numbers; a product of a projection
+    has its layer."""
     class Attends(nn.Module):
         def __init__(self):
             super().__init__()
@@ -687,12 +720,15 @@ def test_attention_is_predicted_as_its_kernel(tmp_path):
 def test_a_prediction_says_where_inductor_cannot_be_asked(monkeypatch):
     monkeypatch.setitem(sys.modules, "triton.runtime", None)
     result = predict(made(), torch.ones(8, 16), "NVIDIA H100 80GB HBM3", compiled=True)
-    assert "could not be asked (Inductor needs Triton" in " ".join(result.notes) and not any(p.layers for p in result.points)
+    assert "could not be asked (Inductor needs Triton" in " ".join(result.notes)
+    assert not any(p.layers for p in result.points)
 
 @triton
 def test_the_limit_of_a_kernel_leaves_out_what_a_cache_can_have_kept():
-    "By hand: a result of 82 MB, of which an L2 of 50 MiB may still hold its size, whatever the order of the next kernel."
-    with torch.device("meta"): model, rows = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.GELU()), torch.empty(20000, 1024)
+    """By hand: a result of 82 MB, of which an L2 of 50 MiB may still hold its size, whatever the order of the
+    next kernel."""
+    with torch.device("meta"):
+        model, rows = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.GELU()), torch.empty(20000, 1024)
     result = predict(model, rows, "NVIDIA H100 80GB HBM3", compiled=True)
     gelu, size = next(p for p in result.points if not p.contraction_flops), 4 * 20000 * 1024
     assert dict(gelu.bytes_by_level) == {"L2": h100[2], "DRAM": 2 * size - h100[2]}
@@ -708,10 +744,12 @@ class Flex(nn.Module):
 
 @heavy_only("Inductor writes an attention twice")
 def test_flex_attention_has_the_pairs_that_its_mask_leaves():
-    "2 heads of 256 × 64: all pairs, or 3 of 4 blocks of 128; queries, keys, values and results once, and the lists of blocks."
+    """2 heads of 256 × 64: all pairs, or 3 of 4 blocks of 128; queries, keys, values and results once, and the
+    lists of blocks."""
     from torch.nn.attention.flex_attention import create_block_mask
     causal = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cpu")
     qkv, roofs = tuple(torch.ones(1, 2, 256, 64) for _ in range(3)), HardwarePeaks(1e15, 1e15, device="cpu")
     for mask, pairs in ((None, 256 * 256), (causal, 3 * 128 * 128)):
         program = predict(Flex(mask), qkv, on=roofs, compiled=True, progress=False).program
-        assert program.contraction_flops == 2 * 4 * 64 * pairs and 0 <= program.bytes_moved - 4 * 2 * 256 * 64 * 4 < 1000
+        assert program.contraction_flops == 2 * 4 * 64 * pairs
+        assert 0 <= program.bytes_moved - 4 * 2 * 256 * 64 * 4 < 1000

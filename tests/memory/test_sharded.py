@@ -60,15 +60,18 @@ def test_fsdp(two, rank):
     "Each rank keeps half of weights, gradients and momenta; the peak is in the first of two reductions."
     m = two[rank]["fsdp"]
     check(m)
-    # each weight is gathered for the forward, and again for the backward (of which a rank sends half); gradients scatter
+    # each weight is gathered for the forward, and again for the backward (of which a rank sends half); gradients
+    # scatter
     assert m["sent"] == 2 * (weight / 2 + weight / 2 + weight / 2)
     assert m["parts"]["weights"] == m["parts"]["optimizer state"] == weight            # halves of two weights
     # half of the gradient of the second layer; for the backward the activation and the loss
     assert m["parts"]["gradients"] == weight / 2 and m["parts"]["saved for backward"] == wide + 4
-    # the first layer gathered ahead, the second layer's gradient in order, gloo's copy of it; the gradient of the activation,
+    # the first layer gathered ahead, the second layer's gradient in order, gloo's copy of it; the gradient of the
+    # activation,
     # and that of the loss; PyTorch before 2.15 may hold the second layer's gradient as autograd made it, too
     held = m["parts"]["temporaries"] - (3 * weight + wide + 4)
     assert held in (0, weight) and "backward" in m["place"]
     weights = [parts["weights"] for _, _, parts in m["timeline"]]
-    assert min(weights) == weight and max(weights) == 2 * weight and weights[-1] == weight     # one layer whole at a time
+    # one layer whole at a time
+    assert min(weights) == weight and max(weights) == 2 * weight and weights[-1] == weight
     assert m["timeline"][-1][2]["gradients"] == weight

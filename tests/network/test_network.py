@@ -51,8 +51,10 @@ other = nn.parallel.DistributedDataParallel(net())
 count("adam", other, backward=True, optimizer=torch.optim.Adam(other.parameters()))
 found["twin"] = [dist.get_world_size()]
 """)
-    assert found["adam"]["calls"] == found["step"]["calls"]         # not those of the second step, which sorts the buckets
-    assert found["step"]["calls"] == [["c10d::allreduce_", "backward", "communication", "all_reduce", 2, parameters, parameters]]
+    # not those of the second step, which sorts the buckets
+    assert found["adam"]["calls"] == found["step"]["calls"]
+    assert (found["step"]["calls"] == [["c10d::allreduce_", "backward", "communication", "all_reduce", 2, parameters,
+                                        parameters]])
     assert found["step"]["sides"] == [[parameters, parameters]] and found["step"]["unknown"] == {}
     assert found["step"]["wire_bytes"] == parameters
 
@@ -66,14 +68,16 @@ for m in (model[0], model[2], model): fully_shard(m)
 count("step", model, backward=True, optimizer=torch.optim.SGD(model.parameters(), 0.1))
 """, n)["step"]
     kinds = [(c[3], c[1]) for c in found["calls"]]
-    assert sorted(kinds) == sorted([("all_gather", "forward")] * 2 + [("all_gather", "backward")] * 2 + [("reduce_scatter", "backward")] * 2)
+    assert (sorted(kinds) == sorted([("all_gather", "forward")] * 2 + [("all_gather", "backward")] * 2
+                                    + [("reduce_scatter", "backward")] * 2))
     assert found["wire_bytes"] == 3 * parameters * (n - 1) / n and found["unknown"] == {}
     for c, (read, written) in zip(found["calls"], found["sides"]):      # a shard and the whole
         shard, whole = (read, written) if c[3] == "all_gather" else (written, read)
         assert whole == c[5] == n * shard
 
 def test_gradients_that_wait_for_their_reduction(tmp_path):
-    "FSDP2 accumulates without reducing: a step that is counted in between adds nothing, be it the first step or a later one."
+    """FSDP2 accumulates without reducing: a step that is counted in between adds nothing, be it the first step or a
+    later one."""
     found = on_ranks(tmp_path, counting + """
 from torch.distributed.fsdp import fully_shard
 def gradients(before, counted):
@@ -91,7 +95,8 @@ found["same"] = [all(map(torch.equal, gradients(n, True), gradients(n, False))) 
 
 @heavy_only("two ranks that wait for each other")
 def test_hooks_that_work_in_other_threads(tmp_path):
-    "What a communication hook of DDP does once all ranks have come is not counted, and said to be unknown; its state comes back."
+    """What a communication hook of DDP does once all ranks have come is not counted, and said to be unknown; its
+    state comes back."""
     found = on_ranks(tmp_path, counting + """
 import time
 from torch.distributed.algorithms.ddp_comm_hooks import default_hooks, powerSGD_hook
@@ -109,9 +114,11 @@ found["state"] = before[0] == held()[0] and all(map(torch.equal, before[1], held
 """)
     thread = " (in another thread)"
     assert found["plain"]["unknown"] == {} and found["half"]["unknown"] == {"aten::copy_" + thread: 1}
-    assert found["low_rank"]["unknown"]["c10d::allreduce_" + thread] == 2 and "aten::bmm" + thread in found["low_rank"]["unknown"]
+    assert (found["low_rank"]["unknown"]["c10d::allreduce_" + thread] == 2
+            and "aten::bmm" + thread in found["low_rank"]["unknown"])
     known, unknown = ([found[name][k] for k in ("wire_bytes", "unknown_sends")] for name in ("half", "low_rank"))
-    assert known == [parameters // 2, {}] and unknown == [None, {"c10d::allreduce_" + thread: 2}] and None in found["low_rank"]["rows"]
+    assert (known == [parameters // 2, {}] and unknown == [None, {"c10d::allreduce_" + thread: 2}]
+            and None in found["low_rank"]["rows"])
     assert found["state"] > 0
 
 def test_tensor_parallel(tmp_path):
@@ -125,11 +132,14 @@ sample = torch.ones(4, 64, requires_grad=True)
 count("step", model, sample, backward=True)
 """)
     output, input = 4 * 4 * 8, 4 * 4 * 64
-    assert found["forward"]["calls"] == [["_c10d_functional::all_reduce", "forward", "communication", "all_reduce", 2, output, output]]
-    assert [(c[1], c[3], c[5]) for c in found["step"]["calls"]] == [("forward", "all_reduce", output), ("backward", "all_reduce", input)]
+    assert (found["forward"]["calls"] == [["_c10d_functional::all_reduce", "forward", "communication", "all_reduce",
+                                           2, output, output]])
+    assert ([(c[1], c[3], c[5]) for c in found["step"]["calls"]]
+            == [("forward", "all_reduce", output), ("backward", "all_reduce", input)])
 
 def test_every_collective_as_a_run_sends_it(tmp_path):
-    "Collectives in a module: what is read and written on rank 0, what is restored afterwards, and a group of one rank."
+    """Collectives in a module: what is read and written on rank 0, what is restored afterwards, and a group of one
+    rank."""
     found = on_ranks(tmp_path, counting + """
 alone = [dist.new_group([i]) for i in range(ranks)][rank]
 class Net(nn.Module):
@@ -151,9 +161,12 @@ count("all", model, torch.ones(100))
 assert model.seen.tolist() == [1.0] * 100
 """)["all"]
     rows = {(c[3], c[4]): (c[5], c[6], *sides) for c, sides in zip(found["calls"], found["sides"])}
-    assert rows == {("all_reduce", 2): (400, 400, 400, 400), ("broadcast", 2): (400, 400, 400, 0), ("all_gather", 2): (800, 400, 400, 800),
-                    ("reduce_scatter", 2): (800, 400, 800, 400), ("gather", 2): (800, 400, 400, 800), ("scatter", 2): (800, 400, 0, 400),
-                    ("send_recv", 2): (400, 400, 400, 0), ("barrier", 2): (0, 0, 0, 0), ("all_reduce", 1): (400, 0, 400, 400)}
+    assert (rows == {("all_reduce", 2): (400, 400, 400, 400), ("broadcast", 2): (400, 400, 400, 0),
+                     ("all_gather", 2): (800, 400, 400, 800),
+                     ("reduce_scatter", 2): (800, 400, 800, 400), ("gather", 2): (800, 400, 400, 800),
+                     ("scatter", 2): (800, 400, 0, 400),
+                     ("send_recv", 2): (400, 400, 400, 0), ("barrier", 2): (0, 0, 0, 0),
+                     ("all_reduce", 1): (400, 0, 400, 400)})
 
 @heavy_only("measures a network")
 def test_peaks_command(tmp_path):
@@ -163,16 +176,20 @@ def test_peaks_command(tmp_path):
     measure_peaks("cpu", progress=False)                           # kept in the cache of the tests
     kept, page = tmp_path/"peaks.json", tmp_path/"peaks.html"
     threads = torch.get_num_threads()                              # roofs are kept for a number of threads
-    done = ranks(f"torch.set_num_threads({threads})\n" + command_line("peaks", "--network", "--json", kept, "--html", page))
+    done = ranks(f"torch.set_num_threads({threads})\n"
+                 + command_line("peaks", "--network", "--json", kept, "--html", page))
     assert [d.returncode for d in done] == [0, 0], done[0].stderr[-3000:]
     out = done[0].stdout
     assert done[1].stdout == "" and out.count("network: gloo, 1 host") == 1
     network = HardwarePeaks.from_json(kept).network
-    assert {r.collective for r in network.roofs} == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"} - set(network.environment["skipped"])
+    assert ({r.collective for r in network.roofs}
+            == {"all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"}
+            - set(network.environment["skipped"]))
     assert all(r.ranks == 2 and r.samples and r.name in out for r in network.roofs)
     assert "all_reduce over 2" in page.read_text()
     done = python(command_line("peaks", "--network"))
-    assert done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr and done.stdout == ""
+    assert (done.returncode == 2 and "torchrun --nproc-per-node 2 -m fasterbench peaks --network" in done.stderr
+            and done.stdout == "")
     assert len(done.stderr.splitlines()) == 1
 
 @heavy_only("waits for the limit of a rank")
@@ -190,7 +207,8 @@ print(json.dumps([str(found), dist.group.WORLD._get_backend(torch.device("cpu"))
     done = ranks(start + code, FASTERBENCH_TIMEOUT="3")
     text, limit = json.loads(done[0].stdout.splitlines()[-1])
     assert text.startswith("measure_network ended in a collective (") and limit == 60, (text, limit)
-    assert "the others wait 3 s at most, which FASTERBENCH_TIMEOUT sets" in text and ("imed out" in text or "timeout" in text)
+    assert ("the others wait 3 s at most, which FASTERBENCH_TIMEOUT sets" in text
+            and ("imed out" in text or "timeout" in text))
 
 meshed = """
 from torch.distributed.device_mesh import init_device_mesh
@@ -199,9 +217,11 @@ sizes = [4**k for k in range(5, 9)]
 """
 
 def test_groups_of_a_mesh(tmp_path):
-    """Of a mesh of 2 x 2 ranks each dimension has roofs of its own; what a row sends stands under that of its dimension.
+    """Of a mesh of 2 x 2 ranks each dimension has roofs of its own; what a row sends stands under that of its
+    dimension.
 
-    Ranks 0, 1, 3 are a group of two distances. A mesh whose groups look alike is refused on every rank, and nobody waits."""
+    Ranks 0, 1, 3 are a group of two distances. A mesh whose groups look alike is refused on every rank, and nobody
+    waits."""
     found = on_ranks(tmp_path, meshed + """
 from torch.distributed.device_mesh import DeviceMesh
 from fasterbench.roofs.call_row import network_fields
@@ -231,10 +251,12 @@ dist.all_gather_object(found["ring"], ring)
 """, 4)
     kinds = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv")
     assert set(found["names"]) == {f"{kind} over 2{stride}" for kind in kinds for stride in (" (stride 2)", "")}
-    assert (found["environment"]["ranks"], found["environment"]["hosts"], found["environment"]["skipped"]) == (4, 1, {})
+    assert ((found["environment"]["ranks"], found["environment"]["hosts"], found["environment"]["skipped"])
+            == (4, 1, {}))
     assert found["sends"] == [["all_reduce over 2 (stride 2)", 400], ["all_reduce over 2", 400]]
     assert found["network_s"] == pytest.approx(2e-4 + 400e-9 + 1e-4 + 400e-9)
-    assert "all_reduce over 3 (strides 1, 2)" in found["uneven"] and all("do not tell apart" in text for text in found["ring"])
+    assert ("all_reduce over 3 (strides 1, 2)" in found["uneven"]
+            and all("do not tell apart" in text for text in found["ring"]))
 
 def test_a_collective_without_a_roof_is_left_out(tmp_path):
     "Times that do not grow with the size show no bandwidth: the reason is kept, and said where a row sends that."
@@ -277,17 +299,21 @@ for name, network in dict(known=slow, unknown=None).items():
 def test_rows(tmp_path):
     """A latency of one second makes the step bound by the network; without a roof the table says it.
 
-    The row of waiting has the bytes of its phase, and no layer has them: its time has no waiting in it. The operators say who sends."""
+    The row of waiting has the bytes of its phase, and no layer has them: its time has no waiting in it. The
+    operators say who sends."""
     found = on_ranks(tmp_path, profiled)
     second = pytest.approx(1 + parameters / 1e9)
     (row,) = found["known"]["rows"]
     assert row == ["(communication)", "backward", "network", parameters, second, [["all_reduce over 2", parameters]]]
-    assert found["known"]["least"] == [1.0]            # it needs a second, and the model waits less: what the network needs is all of it
-    assert found["known"]["ops"] == [["module.0", "c10d::allreduce_", parameters]]     # it starts with the last gradient
+    # it needs a second, and the model waits less: what the network needs is all of it
+    assert found["known"]["least"] == [1.0]
+    # it starts with the last gradient
+    assert found["known"]["ops"] == [["module.0", "c10d::allreduce_", parameters]]
     assert found["known"]["program"] == [parameters, second, "network"] and found["known"]["csv"] == parameters
     (row,) = found["unknown"]["rows"]
     assert row[2] == "none" and row[3:5] == [parameters, None] and found["unknown"]["program"][1] is None
-    assert "send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"] and "send data" not in found["known"]["text"]
+    assert ("send data (all_reduce over 2), and no roof of the network is known" in found["unknown"]["text"]
+            and "send data" not in found["known"]["text"])
 
 def test_roofs_of_the_network_alone(tmp_path):
     "Given `NetworkPeaks`, the roofs of the machine are measured and kept without them, for profiles and for samples."
@@ -311,7 +337,8 @@ found["bounds"], found["notes"] = [[p.bound, p.above_roof] for p in result.point
 """)
     assert found["profile"] == [True, 1e11, True, "network"]
     assert found["watch"] == [True, "network", parameters, parameters]
-    # a latency of a second would put every layer above its roof: its time has some waiting in it, and nothing says how much
+    # a latency of a second would put every layer above its roof: its time has some waiting in it, and nothing says how
+    # much
     for notes, rows in ((found["notes"], found["bounds"]), found["blind"]):
         assert not any(bound == "network" or above for bound, above in rows)
         assert "time spent waiting for other ranks was not recorded; the rows include it" in notes
@@ -320,27 +347,36 @@ def test_traces_of_several_ranks(tmp_path):
     "Two ranks by hand, 1 MB of float32: rank 1 arrives 40 µs later, and the transfer takes its 60 µs."
     from fasterbench import read_trace
     from fasterbench.roofs.hardware import HardwarePeaks
-    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2, "dtype": "Float", "Process Group Name": "0"}
+    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2,
+             "dtype": "Float", "Process Group Name": "0"}
     def trace(rank, start, end):
-        events = [dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start, dur=end - start, args=dict(about, correlation=1, device=0, stream=7)),
-                  dict(ph="X", cat="kernel", name="multimem_all_reduce_kernel", pid=0, tid=7, ts=end + 5, dur=10, args=dict(correlation=2, device=0, stream=7))]
+        events = [dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start,
+                       dur=end - start, args=dict(about, correlation=1, device=0, stream=7)),
+                  dict(ph="X", cat="kernel", name="multimem_all_reduce_kernel", pid=0, tid=7, ts=end + 5, dur=10,
+                       args=dict(correlation=2, device=0, stream=7))]
         path = tmp_path/f"rank{rank}.json"
-        path.write_text(json.dumps(dict(traceEvents=events, distributedInfo=dict(rank=rank, world_size=2), deviceProperties=[dict(id=0, name="NVIDIA H100")])))
+        path.write_text(json.dumps(dict(traceEvents=events, distributedInfo=dict(rank=rank, world_size=2),
+                                        deviceProperties=[dict(id=0, name="NVIDIA H100")])))
         return path
     paths = [trace(0, 100, 200), trace(1, 140, 200)]
     for given in (paths, tmp_path):
         result = read_trace(given, peaks=HardwarePeaks(1e15, 3e12, device="cuda:0"))
         first, second = result.collectives
-        assert (first.kind, first.nbytes, first.ranks, first.last, first.alone) == ("all_reduce", 10**6, (0, 1), 1, False)
-        assert first.transfer_s == pytest.approx(60e-6) and first.wait_s == pytest.approx(20e-6) and first.bus_bandwidth == pytest.approx(1e6 / 60e-6)
-        assert (second.kind, second.nbytes, second.bus_bandwidth) == ("all_reduce", None, None) and second.transfer_s == pytest.approx(10e-6)
+        assert ((first.kind, first.nbytes, first.ranks, first.last, first.alone)
+                == ("all_reduce", 10**6, (0, 1), 1, False))
+        assert (first.transfer_s == pytest.approx(60e-6) and first.wait_s == pytest.approx(20e-6)
+                and first.bus_bandwidth == pytest.approx(1e6 / 60e-6))
+        assert ((second.kind, second.nbytes, second.bus_bandwidth) == ("all_reduce", None, None)
+                and second.transfer_s == pytest.approx(10e-6))
     again = tmp_path/"again.json"
     again.write_bytes(paths[0].read_bytes())
-    with pytest.raises(ValueError, match="rank0.json and .*again.json are the same recording"): read_trace([*paths, again])
+    with pytest.raises(ValueError, match="rank0.json and .*again.json are the same recording"):
+        read_trace([*paths, again])
     assert len(read_trace(tmp_path.glob("rank*.json")).ops) == len(result.ops)      # any iterable of paths
     rows = {p.type: p for p in result.ops}
     assert {p.name for p in result.ops} == {"(communication) all_reduce"}
-    assert [rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")] == [10**6, None]
+    assert ([rows[n].wire_bytes for n in ("ncclDevKernel_AllReduce_Sum_f32_RING_LL", "multimem_all_reduce_kernel")]
+            == [10**6, None])
     assert result.program.wire_bytes is None                    # one of the two is unknown
     done = python(command_line("trace", *paths), tmp_path)
     assert done.returncode == 0, done.stderr
@@ -348,22 +384,28 @@ def test_traces_of_several_ranks(tmp_path):
     assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line
 
 def test_collectives_stand_in_the_file(tmp_path, capsys):
-    "Two ranks by hand, 1 MB: the transfer takes 60 µs, rank 0 waits 40. `trace --json` keeps it, `report` prints it again without the traces."
+    """Two ranks by hand, 1 MB: the transfer takes 60 µs, rank 0 waits 40. `trace --json` keeps it, `report` prints
+    it again without the traces."""
     from fasterbench import from_json
     from fasterbench.cli.main import app
-    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2, "dtype": "Float", "Process Group Name": "0"}
+    about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2,
+             "dtype": "Float", "Process Group Name": "0"}
     paths = []
     for rank, start in ((0, 100), (1, 140)):
-        event = dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start, dur=200 - start, args=dict(about, device=0, stream=7))
+        event = dict(ph="X", cat="kernel", name="ncclDevKernel_AllReduce_Sum_f32_RING_LL", pid=0, tid=7, ts=start,
+                     dur=200 - start, args=dict(about, device=0, stream=7))
         paths.append(tmp_path/f"rank{rank}.json")
-        paths[-1].write_text(json.dumps(dict(traceEvents=[event], distributedInfo=dict(rank=rank, world_size=2), deviceProperties=[dict(id=0, name="NVIDIA H100")])))
+        paths[-1].write_text(json.dumps(dict(traceEvents=[event], distributedInfo=dict(rank=rank, world_size=2),
+                                             deviceProperties=[dict(id=0, name="NVIDIA H100")])))
     printed = []
-    for args in (["trace", *map(str, paths)], ["trace", *map(str, paths), "--json", str(tmp_path/"both.json")], ["report", str(tmp_path/"both.json"), "--html", str(tmp_path/"both.html")]):
+    for args in (["trace", *map(str, paths)], ["trace", *map(str, paths), "--json", str(tmp_path/"both.json")],
+                 ["report", str(tmp_path/"both.json"), "--html", str(tmp_path/"both.html")]):
         app(args, standalone_mode=False)
         printed += [l.split() for l in capsys.readouterr().out.splitlines() if l.startswith("all_reduce")]
     assert printed == ["all_reduce 0 1.00 MB 2 of 2 1 60.0 µs 20.0 µs rank 1 16.7 GB/s".split()] * 3
     (one,) = from_json(tmp_path/"both.json").collectives
-    assert one.ranks == (0, 1) and one.last == 1 and one.transfer_s == pytest.approx(60e-6) and one.waits_s == pytest.approx((40e-6, 0))
+    assert (one.ranks == (0, 1) and one.last == 1 and one.transfer_s == pytest.approx(60e-6)
+            and one.waits_s == pytest.approx((40e-6, 0)))
     damaged = json.loads((tmp_path/"both.json").read_text())
     damaged["collectives"][0]["waits_s"] = []
     (tmp_path/"damaged.json").write_text(json.dumps(damaged))

@@ -40,7 +40,8 @@ def test_the_memory_of_a_device_is_what_its_driver_reports():
         for name, total in re.findall(r'"name": "([^"]+)", "totalGlobalMem": (\d+)', head):
             device = match_device(name).device
             if device and "memory" in device.capacities: found.setdefault(device.name, []).append(int(total))
-    assert len(found) >= 4 and all(min(totals) == match_device(name).device.capacities["usable memory"] for name, totals in found.items()), found
+    assert (len(found) >= 4 and all(min(totals) == match_device(name).device.capacities["usable memory"]
+                                    for name, totals in found.items())), found
 
 @needs_data
 def test_names_in_measurements_are_matched_without_doubt():
@@ -64,17 +65,21 @@ def test_no_kernel_runs_above_its_limit(proof):
     assert seen == (15508 if nightly else 2217)
 
 def test_float32_has_the_limit_of_the_unit_that_it_may_run_on():
-    "PyTorch runs convolutions in float32 as TF32 and products not, as its switches stand; the sheet of H100 has both rates."
+    """PyTorch runs convolutions in float32 as TF32 and products not, as its switches stand; the sheet of H100 has
+    both rates."""
     import torch
     from torch import nn
     from fasterbench import predict
     from fasterbench.engine.process import preserved_process
-    with torch.device("meta"): conv, linear, x, y = nn.Conv2d(512, 512, 3, padding=1), nn.Linear(8192, 8192), torch.randn(64, 512, 28, 28), torch.randn(8192, 8192)
-    limit = lambda model, sample: predict(model, sample, "NVIDIA H100 80GB HBM3").points[0].roof_time_s
+    with torch.device("meta"):
+        conv, linear, x, y = ((nn.Conv2d(512, 512, 3, padding=1), nn.Linear(8192, 8192), torch.randn(64, 512, 28, 28),
+                               torch.randn(8192, 8192)))
+    def limit(model, sample): return predict(model, sample, "NVIDIA H100 80GB HBM3").points[0].roof_time_s
     product = 2 * 64 * 28 * 28 * 512 * 512 * 9
     with preserved_process():
         torch.backends.cudnn.allow_tf32, torch.backends.cuda.matmul.allow_tf32 = True, False
-        assert limit(conv, x) == pytest.approx(product / 494.7e12, rel=1e-3)               # its bias is 0.1 % on the vector units
+        # its bias is 0.1 % on the vector units
+        assert limit(conv, x) == pytest.approx(product / 494.7e12, rel=1e-3)
         assert limit(linear, y) == pytest.approx(2 * 8192**3 / 66.9e12, rel=1e-3)
         torch.backends.cudnn.allow_tf32 = False
         assert limit(conv, x) == pytest.approx(product / 66.9e12, rel=1e-3)
@@ -93,13 +98,15 @@ every_nth = 1 if nightly else 8
 def test_no_published_kernel_is_faster_than_its_limit(singles):
     "Products in six formats and attention on four devices; FP4 by its own peak."
     kernels, data = singles
-    found = [kernels.products(data, every_nth, formats)] + [kernels.attention(data, every_nth, kind) for kind in ("decode", "prefill")]
+    found = ([kernels.products(data, every_nth, formats)]
+             + [kernels.attention(data, every_nth, kind) for kind in ("decode", "prefill")])
     for rows in found: assert (kernels.limit(rows) <= rows.measured).all()
     assert sum(len(rows.measured) for rows in found) > 15_000 / every_nth
 
 @needs_data
 def test_rows_above_main_memory_fit_into_the_cache(singles):
-    "Attention on an L40S is faster than its main memory as long as what it reads fits into its L2, and on an H100 never."
+    """Attention on an L40S is faster than its main memory as long as what it reads fits into its L2, and on an H100
+    never."""
     kernels, data = singles
     for device, faster_there in (("l40s", True), ("h100", False)):
         rows = kernels.attention(data, every_nth, "decode")
@@ -115,7 +122,8 @@ def test_kernels_are_near_what_is_expected(singles):
     for rows, formula, most in ((kernels.products(data, every_nth), kernels.time_of_products, 0.115),
                                 (kernels.attention(data, every_nth, "decode"), kernels.time_of_attention, 0.185),
                                 (kernels.attention(data, every_nth, "prefill"), kernels.time_of_attention, 0.17)):
-        assert kernels.over_devices(rows, formula(rows, constants)) < most < kernels.over_devices(rows, kernels.before(rows)) / 2
+        assert (kernels.over_devices(rows, formula(rows, constants)) < most
+                < kernels.over_devices(rows, kernels.before(rows)) / 2)
 
 @needs_data
 @heavy_only("fits the constants four times")
@@ -125,7 +133,8 @@ def test_devices_that_were_left_out_of_the_fit(singles, kind):
     import numpy as np
     kernels, data = singles
     if kind == "products":
-        rows, formula, names = kernels.products(data, 8), kernels.time_of_products, ["start", "operands", "feed", "split"]
+        rows, formula, names = ((kernels.products(data, 8), kernels.time_of_products,
+                                 ["start", "operands", "feed", "split"]))
     else:
         rows, formula = kernels.attention(data, 8, kind), kernels.time_of_attention
         names = kernels.attention_names[kind]
@@ -169,18 +178,21 @@ def test_what_was_never_measured_has_a_range_and_no_expected_time():
         def forward(self, x): return torch.fft.fft(x)
     with torch.device("meta"):
         tried = ((nn.GRU(64, 64), (32, 8, 64), "recurrent layers"), (nn.LSTM(64, 64), (32, 8, 64), "recurrent layers"),
-                 (Sort(), (4096, 512), "sort"), (Fourier(), (512, 512), "FFT"), (nn.Conv3d(4, 8, 3), (2, 4, 16, 16, 16), "3-D convolutions"),
+                 (Sort(), (4096, 512), "sort"), (Fourier(), (512, 512), "FFT"),
+                 (nn.Conv3d(4, 8, 3), (2, 4, 16, 16, 16), "3-D convolutions"),
                  (nn.MaxPool3d(2), (2, 4, 16, 16, 16), "3-D pooling"))
     for model, shape, words in tried:
         found = predict(model, torch.empty(shape, device="meta"), "NVIDIA H100 80GB HBM3")
         p, text = found.program, found.text()
         assert p.uncertain and p.interval_s[0] == p.roof_time_s and p.interval_s[1] > 10 * p.roof_time_s, words
-        assert words in found.notes[0] and "no expected time" in found.notes[0] and "80 %" not in text and "never measured" in text
+        assert (words in found.notes[0] and "no expected time" in found.notes[0] and "80 %" not in text
+                and "never measured" in text)
     measured = predict(nn.Linear(512, 512), torch.empty(4096, 512), "NVIDIA H100 80GB HBM3")
     assert not measured.program.uncertain and "80 % interval" in measured.notes[0]
 
 def test_attention_in_float32_has_a_third_of_the_tf32_peak():
-    "The memory-efficient kernel computes each product as three in TF32; of an RTX 4090, whose vector units are faster, it has those."
+    """The memory-efficient kernel computes each product as three in TF32; of an RTX 4090, whose vector units are
+    faster, it has those."""
     import torch
     from torch import nn
     from fasterbench import predict
@@ -200,7 +212,8 @@ def test_a_cache_may_keep_a_part_of_what_does_not_fit():
     size = 140 * 10**6
     class Sum(nn.Module):
         def forward(self, x): return x.sum()
-    limit = predict(Sum(), torch.empty(size // 4, device="meta"), "NVIDIA RTX PRO 6000 Blackwell Server Edition").program.roof_time_s
+    limit = predict(Sum(), torch.empty(size // 4, device="meta"),
+                    "NVIDIA RTX PRO 6000 Blackwell Server Edition").program.roof_time_s
     assert limit < size / 1.792e12 / 2 and limit >= (size - 134217728) / 1.792e12
 
 @pytest.fixture(scope="module")
@@ -209,7 +222,8 @@ def counted(tmp_path_factory):
     return tmp_path_factory.mktemp("counted")
 
 few = {"resnet18", "mobilenetv3_large_100", "seresnet50", "wide_resnet50_2"}
-twelve = few | {"resnet50", "efficientnet_b0", "vgg16", "densenet121", "regnety_032", "resnext50_32x4d", "mobilenetv2_100", "repvgg_a2"}
+twelve = few | {"resnet50", "efficientnet_b0", "vgg16", "densenet121", "regnety_032", "resnext50_32x4d",
+                "mobilenetv2_100", "repvgg_a2"}
 
 @needs_data
 @heavy_only("counts models")
@@ -241,7 +255,8 @@ def test_a_prediction_says_what_it_was_not_given():
     net, x = torch.nn.Linear(8, 8), torch.ones(2, 8)
     forward = predict(net, x, on="H100")
     step = predict(net, x, on="H100", backward=True, optimizer=torch.optim.SGD(net.parameters(), 0.1))
-    assert forward.call == dict(backward=False, loss=None, optimizer=None) and step.call == dict(backward=True, loss=None, optimizer="SGD")
+    assert (forward.call == dict(backward=False, loss=None, optimizer=None)
+            and step.call == dict(backward=True, loss=None, optimizer="SGD"))
     assert {"backward: False → True", "optimizer: not given → SGD"} <= set(differences([forward, step]))
 
 @heavy_only("six seconds of counting, alone in a process")
@@ -261,9 +276,10 @@ print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_m
         check=True).stdout
     busy, memory, dense, needed = map(float, out.split()[-4:])
     assert memory < 3e9 and busy < 20
-    # by hand: per word 2 × the weights of products, and attention: 2 · 2 · 4096 per layer, word and key, of which a word needs (512 + 1) / 2
+    # by hand: per word 2 × the weights of products, and attention: 2 · 2 · 4096 per layer, word and key, of which a
+    # word needs (512 + 1) / 2
     weights = 32 * (4 * 4096**2 + 3 * 4096 * 11008) + 4096 * 32000
-    by_hand = lambda keys: 512 * (2 * weights + 32 * 4 * keys * 4096)
+    def by_hand(keys): return 512 * (2 * weights + 32 * 4 * keys * 4096)
     assert abs(dense / by_hand(512) - 1) < 1e-3 and abs(needed / by_hand(513 / 2) - 1) < 1e-3
 
 @pytest.mark.parametrize("wrong", ("int7", "int8", "float64", "float32", 5, True))
@@ -272,7 +288,8 @@ def test_autocast_to_what_it_cannot_is_said(wrong):
     import torch
     from fasterbench.predicting.predict import predict
     for given in (wrong, getattr(torch, str(wrong), wrong)):
-        with pytest.raises(ValueError) as raised: predict(torch.nn.Linear(4, 4), torch.zeros(2, 4), "NVIDIA H100 80GB HBM3", autocast=given)
+        with pytest.raises(ValueError) as raised:
+            predict(torch.nn.Linear(4, 4), torch.zeros(2, 4), "NVIDIA H100 80GB HBM3", autocast=given)
         assert str(raised.value) == f"autocast={given!r}: the dtypes of autocast are bfloat16 and float16"
 
 @pytest.mark.parametrize("device", ("NVIDIA H100 80GB HBM3", "cpu"))
@@ -292,10 +309,12 @@ def test_a_model_without_operators_has_a_limit_of_0_s(device):
 def test_batches_of_a_model_without_operators_have_no_rate():
     import torch
     from fasterbench.predicting.predict import predict
-    from fasterbench.predicting.predict_verb import _batch_table
-    one = predict(torch.nn.Identity(), torch.zeros(3), "NVIDIA H100 80GB HBM3")
-    rows = [line.split() for line in _batch_table([(1, one), (8, one)], ()).splitlines()]
-    assert [(r[0], r[-5:]) for r in rows if r and r[0] in ("1", "8")] == [(n, ["?", "12.00", "B", "(0.0", "%)"]) for n in ("1", "8")]      # 3 elements of 4 B
+    from fasterbench.comparing.compare import series_of
+    from fasterbench.predicting.predict_verb import Predictions
+    found = [predict(torch.nn.Identity(), torch.zeros(n, 3), "NVIDIA H100 80GB HBM3") for n in (1, 8)]
+    rows = [line.split() for line in Predictions(series_of(found)).text().splitlines()]
+    assert ([(r[0], r[-3:]) for r in rows if r and r[0] in ("1", "8")]
+            == [("1", ["?", "12.0", "B"]), ("8", ["?", "96.0", "B"])])
 
 def test_a_prediction_is_read_back_as_it_was_saved(tmp_path):
     "A row's bytes by level are those of its limit: a file whose limit is below its bytes is refused."
@@ -303,7 +322,9 @@ def test_a_prediction_is_read_back_as_it_was_saved(tmp_path):
     from torch import nn
     from fasterbench import predict
     from fasterbench.views.result import from_json
-    with torch.device("meta"): model = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2), nn.GRU(56, 8))
+    with torch.device("meta"):
+        model = nn.Sequential(nn.Conv2d(3, 64, 7, 2, 3), nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, 2),
+                              nn.GRU(56, 8))
     found = predict(model[:4], torch.empty(64, 3, 224, 224, device="meta"), "NVIDIA GeForce RTX 4090")
     unmeasured = predict(model[4], torch.empty(64, 8, 56, device="meta"), "NVIDIA GeForce RTX 4090")
     for i, result in enumerate((found, unmeasured)):
@@ -311,14 +332,16 @@ def test_a_prediction_is_read_back_as_it_was_saved(tmp_path):
         assert from_json(tmp_path / f"{i}.json") == result
 
 def test_channels_that_are_last_are_not_reordered():
-    "A convolution of 3×3 on tensor cores: its input and its result of 103 MB each are read and written once more where they are not last."
+    """A convolution of 3×3 on tensor cores: its input and its result of 103 MB each are read and written once more
+    where they are not last."""
     import torch
     from torch import nn
     from fasterbench import predict
     with torch.device("meta"): conv = nn.Conv2d(256, 256, 3, padding=1, bias=False)
     x, on = torch.empty(64, 256, 56, 56, device="meta"), "NVIDIA H100 80GB HBM3"
     first = predict(conv, x, on, autocast="float16").ops
-    last = predict(conv.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last), on, autocast="float16").ops
+    last = predict(conv.to(memory_format=torch.channels_last), x.to(memory_format=torch.channels_last), on,
+                   autocast="float16").ops
     took = [sum(p.time_s for p in ops if p.operator == "aten::convolution") for ops in (first, last)]
     moved = 2 * (2 * 64 * 256 * 56 * 56 + 256 * 256 * 9)
     assert took[0] - took[1] == pytest.approx(2 * moved / (0.80 * 3.35e12), rel=0.02)
@@ -334,7 +357,8 @@ def test_a_batch_norm_in_eval_mode_is_no_more_than_pointwise_work():
     assert took[0] == pytest.approx(took[1], rel=0.05)         # both read and write the tensor once
 
 def test_a_batch_norm_in_eval_mode_in_half_precision_is_no_more_either():
-    "Where cuDNN does not take it, it is `native_batch_norm`: 2 · 64 · 64 · 112 · 112 elements of 2 B at 0.88 of 3.35 TB/s, and 5 µs to start."
+    """Where cuDNN does not take it, it is `native_batch_norm`: 2 · 64 · 64 · 112 · 112 elements of 2 B at 0.88 of
+    3.35 TB/s, and 5 µs to start."""
     import torch
     from torch import nn
     from fasterbench import predict
@@ -370,21 +394,25 @@ def test_of_one_chip_no_product_with_higher_roofs_is_slower():
     for name in devices():
         device = match_device(name).device
         rates = {k: p.value for k, p in device.figures.items() if k in ("float32", "bfloat16", "DRAM")}
-        chips.setdefault(device.architecture, []).append((name, rates, [predict(m, x, name).program.time_s for m, x in programs]))
+        chips.setdefault(device.architecture,
+                         []).append((name, rates, [predict(m, x, name).program.time_s for m, x in programs]))
     pairs = [(a, b) for chip in chips.values() for a, b in itertools.permutations(chip, 2)
              if a[1].keys() == b[1].keys() and all(a[1][k] >= b[1][k] for k in b[1])]
     assert len(pairs) > 100
-    for (name, _, took), (other, _, at_most) in pairs: assert all(t <= 1.001 * m for t, m in zip(took, at_most)), (name, other)
+    for (name, _, took), (other, _, at_most) in pairs:
+        assert all(t <= 1.001 * m for t, m in zip(took, at_most)), (name, other)
 
 def test_a_peak_that_is_borrowed_from_a_narrower_dtype_gives_a_range():
-    "An H20 has no peak in float32: the limit is at 148 TFLOP/s of 16 bits, and no time is expected, nor as compiled, nor like a measurement."
+    """An H20 has no peak in float32: the limit is at 148 TFLOP/s of 16 bits, and no time is expected, nor as
+    compiled, nor like a measurement."""
     import torch
     from dataclasses import replace
     from torch import nn
     from fasterbench import HardwarePeaks, predict
     with torch.device("meta"): dense, x = nn.Linear(8192, 8192, bias=False), torch.empty(8192, 8192)
     here = predict(dense, x, HardwarePeaks(1e13, 1e12))
-    here = replace(here, points=[replace(p, source="counted") for p in here.points], program=replace(here.program, source="counted"))
+    here = replace(here, points=[replace(p, source="counted") for p in here.points],
+                   program=replace(here.program, source="counted"))
     for how in ({}, dict(compiled=True), dict(like=here)):
         found = predict(dense, x, "NVIDIA H20", **how)
         assert found.program.is_range and found.points[0].is_range and found.program.time_s is None
@@ -398,19 +426,26 @@ def test_a_dtype_without_a_peak_is_said():
     "Turing has tensor cores for float16 and none for bfloat16."
     import torch
     from fasterbench import HardwarePeaks, predict
-    def said(device, dtype): return [n for n in predict(torch.nn.Linear(64, 64).to(dtype), torch.ones(8, 64, dtype=dtype), device).notes if "no peak" in n]
+    def said(device, dtype):
+        return [n for n in predict(torch.nn.Linear(64, 64).to(dtype), torch.ones(8, 64, dtype=dtype), device).notes
+                if "no peak" in n]
     assert said("Tesla T4", torch.bfloat16) == ["Tesla T4 has no peak for bfloat16; that of float32 is used"]
     assert said("Tesla T4", torch.float16) == said("NVIDIA H100 80GB HBM3", torch.bfloat16) == []
-    alone = HardwarePeaks(1e12, 1e11, device="a device")                        # a peak, of float32, and no list of ceilings
-    assert said(alone, torch.float32) == [] and said(alone, torch.bfloat16) == ["a device has no peak for bfloat16; that of float32 is used"]
+    # a peak, of float32, and no list of ceilings
+    alone = HardwarePeaks(1e12, 1e11, device="a device")
+    assert (said(alone, torch.float32) == []
+            and said(alone, torch.bfloat16) == ["a device has no peak for bfloat16; that of float32 is used"])
 
 def test_a_rank_of_fsdp_updates_its_shard():
-    "SGD reads weights and gradients and writes the weights, 4 MiB each; of 8 ranks by FSDP each does an eighth of it, by DDP all."
+    """SGD reads weights and gradients and writes the weights, 4 MiB each; of 8 ranks by FSDP each does an eighth of
+    it, by DDP all."""
     pytest.importorskip("fasterbench.network")
     import torch
     from fasterbench import HardwarePeaks, predict
     net, x = torch.nn.Linear(1024, 1024, bias=False), torch.randn(8, 1024)
-    def step(parallel): return predict(net, x, HardwarePeaks(1e15, 1e11), backward=True, optimizer=torch.optim.SGD(net.parameters()), devices=8, parallel=parallel)
+    def step(parallel):
+        return predict(net, x, HardwarePeaks(1e15, 1e11), backward=True, optimizer=torch.optim.SGD(net.parameters()),
+                       devices=8, parallel=parallel)
     replica, shard = step("ddp"), step("fsdp")
     whole = 3 * 4 * 1024**2 / 1e11
     def update(result): return sum(p.roof_time_s for p in result if p.phase == "update")

@@ -20,18 +20,21 @@ class Own(nn.Module):
 
 @pytest.fixture(scope="module")
 def predicted():
-    return predict(nn.Sequential(nn.Linear(256, 256), Own(), nn.Linear(256, 64)), torch.randn(128, 256), "NVIDIA H100 80GB HBM3")
+    return predict(nn.Sequential(nn.Linear(256, 256), Own(), nn.Linear(256, 64)), torch.randn(128, 256),
+                   "NVIDIA H100 80GB HBM3")
 
 @pytest.fixture(scope="module")
 def own(predicted): return next(p for p in predicted if p.type == "Own")
 
-of_time = ("time_s", "share", "utilization_pct", "achieved_gflops", "achieved_bandwidth", "potential_s", "interval_low_s")
+of_time = ("time_s", "share", "utilization_pct", "achieved_gflops", "achieved_bandwidth", "potential_s",
+           "interval_low_s")
 
 def test_a_row_and_the_whole_have_a_limit_and_an_upper_end_alone(predicted, own):
     for p in (own, predicted.program, next(p for p in predicted.ops if p.type == "Own")):
         assert {getattr(p, k) for k in of_time} == {None} and 0 < p.roof_time_s == p.interval_s[0] < p.interval_s[1]
     known = [p for p in predicted if p is not own]
-    assert len(known) == 2 and all(p.time_s and p.utilization_pct and p.share is None for p in known)    # of no known whole
+    # of no known whole
+    assert len(known) == 2 and all(p.time_s and p.utilization_pct and p.share is None for p in known)
     assert predicted.points.index(own) == 0                                     # by its upper end
 
 def test_text_csv_json_and_page_say_unknown(predicted, own):
@@ -40,10 +43,12 @@ def test_text_csv_json_and_page_say_unknown(predicted, own):
     [cells] = [r for r in csv.DictReader(io.StringIO(predicted.csv())) if r["type"] == "Own"]
     follows = [k for k in cells if k.split(" ")[0] in (*of_time, "total_s", "time_per_call_s", "cumulative_share",
                                                        "memory_utilization_pct", "bandwidth_L2", "bandwidth_DRAM")]
-    assert len(follows) == 13 and not any(cells[k] for k in follows) and float(cells["roof_time_s [s]"]) == own.roof_time_s
+    assert (len(follows) == 13 and not any(cells[k] for k in follows)
+            and float(cells["roof_time_s [s]"]) == own.roof_time_s)
     data = json.loads(json.dumps(to_dict(predicted)))
     for p in (data["program"], next(p for p in data["points"] if p["type"] == "Own")):
-        assert p["time_s"] is p["share"] is p["utilization_pct"] is p["achieved_gflops"] is None and len(p["interval_s"]) == 2
+        assert (p["time_s"] is p["share"] is p["utilization_pct"] is p["achieved_gflops"] is None
+                and len(p["interval_s"]) == 2)
     page = predicted._page()
     tabs = {tab["name"]: tab for tab in page["kinds"]}
     for name, which in (("modules", 0), ("program", 0)):
@@ -54,7 +59,8 @@ def test_text_csv_json_and_page_say_unknown(predicted, own):
 def test_a_saved_file_shows_the_same_and_an_old_one_forgets_its_time(predicted, own, tmp_path):
     predicted.to_json(tmp_path / "p.json")
     again = from_json(tmp_path / "p.json")
-    assert again.text() == predicted.text() and again.csv() == predicted.csv() and again.to_dict() == predicted.to_dict()
+    assert (again.text() == predicted.text() and again.csv() == predicted.csv()
+            and again.to_dict() == predicted.to_dict())
     old = to_dict(predicted)                              # files once had a time there: 5 µs, 18.8 µs of the whole
     times = [5e-6 if p["time_s"] is None else p["time_s"] for p in old["points"]]
     for p, t in zip(old["points"], times): p |= dict(time_s=t, share=t / sum(times))
@@ -78,5 +84,6 @@ def test_compare_gives_the_range_of_the_ratio_and_no_verdict(predicted, own):
     [row] = [l for l in compared.text().splitlines() if re.match(r"\S+ +Own ", l)]
     assert " ? " in row and "×" not in row.replace("×1.00", "") and compared.throughputs[0] is None
     both = series_of([predicted, replace(predicted, environment=predicted.environment | dict(device_name="another"))])
-    assert [r["time_s"] for r in both.to_dict()["results"]] == [r["samples_per_s"] for r in both.to_dict()["results"]] == [None] * 2
+    assert ([r["time_s"] for r in both.to_dict()["results"]]
+            == [r["samples_per_s"] for r in both.to_dict()["results"]] == [None] * 2)
     assert f"×{low / high:.2g} to ×{high / low:.2f}" in both.changed[0] and compared.render() and both.render()

@@ -13,7 +13,8 @@ def main():
     accelerator = Accelerator(cpu=True, gradient_accumulation_steps=2, mixed_precision="bf16")
     steps = int(sys.argv[1])
     model = nn.Sequential(nn.Linear(32, 64), nn.GELU(), nn.Linear(64, 4))
-    data = DataLoader(TensorDataset(torch.randn(8 * steps, 32), torch.randint(4, (8 * steps,))), batch_size=8, shuffle=True)
+    data = DataLoader(TensorDataset(torch.randn(8 * steps, 32), torch.randint(4, (8 * steps,))), batch_size=8,
+                      shuffle=True)
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     schedule = torch.optim.lr_scheduler.StepLR(optimizer, 5)
     model, optimizer, data, schedule = accelerator.prepare(model, optimizer, data, schedule)

@@ -11,12 +11,14 @@ class Data(Dataset):
     def __len__(self): return 8 * int(sys.argv[1])
     def __getitem__(self, i):
         g = torch.Generator().manual_seed(i)
-        return torch.randn(32, generator=g), torch.randint(4, (), generator=g), hasattr(nn.Module.__call__, "__wrapped__")
+        return (torch.randn(32, generator=g), torch.randint(4, (), generator=g),
+                hasattr(nn.Module.__call__, "__wrapped__"))
 
 class Net(nn.Module):
     def __init__(self):
         super().__init__()
-        self.body, self.head = nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2)), nn.Linear(64, 4)
+        self.body, self.head = (nn.Sequential(nn.Linear(32, 64), nn.BatchNorm1d(64), nn.ReLU(), nn.Dropout(0.2)),
+                                nn.Linear(64, 4))
     def forward(self, x): return self.head(self.body(x))
 
 def main():

@@ -1,4 +1,5 @@
-"A loop that raises in the forward of a layer. Arguments: the call that raises, after it how many seconds a step takes."
+"""A loop that raises in the forward of a layer. Arguments: the call that raises, after it how many seconds a step
+takes."""
 import sys, time
 
 import torch

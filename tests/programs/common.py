@@ -1,4 +1,5 @@
-"What the programs of this folder share: their numbers bit for bit, and `watch` or a callback where the environment asks for it."
+"""What the programs of this folder share: their numbers bit for bit, and `watch` or a callback where the
+environment asks for it."""
 import contextlib, hashlib, os
 
 import torch
@@ -9,7 +10,8 @@ def curve(*losses):
 
 def weights(*models):
     "Return a digest of all parameters and buffers after training, and of the next random number."
-    tensors = [t.detach().contiguous().view(-1).view(torch.uint8) for m in models for t in (*m.parameters(), *m.buffers())]
+    tensors = [t.detach().contiguous().view(-1).view(torch.uint8) for m in models
+               for t in (*m.parameters(), *m.buffers())]
     print(hashlib.sha256(b"".join(t.numpy().tobytes() for t in tensors)).hexdigest(), torch.rand(1).item(), flush=True)
 
 def settings(folder, i):
@@ -18,12 +20,14 @@ def settings(folder, i):
 
 @contextlib.contextmanager
 def called_back(kind):
-    "Yields the callbacks of a trainer: that of fasterbench, where $CALLBACK names a folder; its result goes there, and what it sent."
+    """Yields the callbacks of a trainer: that of fasterbench, where $CALLBACK names a folder; its result goes
+    there, and what it sent."""
     folder = os.environ.get("CALLBACK")
     if not folder: yield []; return
     import fasterbench, json
     sent = []
-    callback = getattr(fasterbench, f"{kind}_callback")(on_sample=lambda *given: sent.append(given), **settings(folder, 0))
+    callback = getattr(fasterbench, f"{kind}_callback")(
+        on_sample=lambda *given: sent.append(given), **settings(folder, 0))
     yield [callback]
     callback.watch.result.to_json(f"{folder}/0.json")
     with open(f"{folder}/sent.json", "w") as f: json.dump(sent, f)

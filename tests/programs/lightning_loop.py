@@ -26,10 +26,13 @@ def main():
     lightning.seed_everything(0, verbose=False)
     warnings.simplefilter("ignore")
     model, steps = Classifier(), int(sys.argv[1])
-    data = DataLoader(TensorDataset(torch.randn(8 * steps, 32), torch.randint(4, (8 * steps,))), batch_size=8, num_workers=1)
+    data = DataLoader(TensorDataset(torch.randn(8 * steps, 32), torch.randint(4, (8 * steps,))), batch_size=8,
+                      num_workers=1)
     with watched(model), called_back("lightning") as callbacks:
-        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=1, logger=False, enable_checkpointing=False, gradient_clip_val=1.0,
-                                    enable_progress_bar=False, enable_model_summary=False, default_root_dir=sys.argv[2], callbacks=callbacks)
+        trainer = lightning.Trainer(max_epochs=2, accelerator="cpu", devices=1, logger=False,
+                                    enable_checkpointing=False, gradient_clip_val=1.0,
+                                    enable_progress_bar=False, enable_model_summary=False,
+                                    default_root_dir=sys.argv[2], callbacks=callbacks)
         trainer.fit(model, data, data)
     weights(model)
 

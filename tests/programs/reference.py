@@ -1,4 +1,5 @@
-"An image classifier as a reference script trains it: warm-up and cosine, label smoothing, clipping, autocast, an average of the weights."
+"""An image classifier as a reference script trains it: warm-up and cosine, label smoothing, clipping, autocast, an
+average of the weights."""
 import sys
 
 import torch
@@ -34,9 +35,11 @@ def main():
     average = AveragedModel(model, multi_avg_fn=get_ema_multi_avg_fn(0.9), use_buffers=True)
     loss_of, steps = nn.CrossEntropyLoss(label_smoothing=0.1), int(sys.argv[1])
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, weight_decay=1e-4, nesterov=True)
-    schedule = SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=5), CosineAnnealingLR(optimizer, 2 * steps)], [5])
+    schedule = SequentialLR(optimizer, [LinearLR(optimizer, 0.1, total_iters=5),
+                                        CosineAnnealingLR(optimizer, 2 * steps)], [5])
     scaler = torch.amp.GradScaler("cpu")
-    data = DataLoader(TensorDataset(torch.randn(4 * steps, 3, 32, 32), torch.randint(10, (4 * steps,))), batch_size=4, shuffle=True,
+    data = DataLoader(TensorDataset(torch.randn(4 * steps, 3, 32, 32), torch.randint(10, (4 * steps,))), batch_size=4,
+                      shuffle=True,
                       num_workers=1)
     with watched(model):
         for _ in range(2):

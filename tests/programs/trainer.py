@@ -14,9 +14,12 @@ class Data(torch.utils.data.Dataset):
 
 def main():
     torch.manual_seed(0)
-    model = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0, eos_token_id=0))
-    how = TrainingArguments(sys.argv[2], max_steps=int(sys.argv[1]), per_device_train_batch_size=4, gradient_accumulation_steps=2,
-                            logging_steps=1, eval_strategy="steps", eval_steps=8, save_strategy="no", report_to=[], use_cpu=True, bf16=True,
+    model = GPT2LMHeadModel(GPT2Config(vocab_size=97, n_positions=32, n_embd=32, n_layer=2, n_head=2, bos_token_id=0,
+                                       eos_token_id=0))
+    how = TrainingArguments(sys.argv[2], max_steps=int(sys.argv[1]), per_device_train_batch_size=4,
+                            gradient_accumulation_steps=2,
+                            logging_steps=1, eval_strategy="steps", eval_steps=8, save_strategy="no", report_to=[],
+                            use_cpu=True, bf16=True,
                             disable_tqdm=True, seed=0, dataloader_num_workers=1)
     with watched(model), called_back("trainer") as callbacks:
         trainer = Trainer(model, how, train_dataset=Data(), eval_dataset=Data(), callbacks=callbacks)

@@ -38,11 +38,13 @@ def net():
     torch.manual_seed(0)
     return nn.Sequential(nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.Dropout(0.5), nn.Linear(16, 4))
 
-def attributes(model): return [(id(m), tuple(vars(m)), tuple(m._forward_hooks), tuple(m._forward_pre_hooks)) for m in model.modules()]
+def attributes(model):
+    return [(id(m), tuple(vars(m)), tuple(m._forward_hooks), tuple(m._forward_pre_hooks)) for m in model.modules()]
 
 def nothing_attached(model, before):
     "Return whether all that a sample attaches is off again; the counter may be there."
-    now = [(i, tuple(k for k in names if n or k not in ("forward", *copiers)), *rest) for n, (i, names, *rest) in enumerate(attributes(model))]
+    now = [(i, tuple(k for k in names if n or k not in ("forward", *copiers)), *rest)
+           for n, (i, names, *rest) in enumerate(attributes(model))]
     return (now == before and torch.autograd._engine_run_backward is engine and not hooks._global_optimizer_pre_hooks
             and not hooks._global_optimizer_post_hooks and not _get_current_dispatch_mode_stack())
 
@@ -50,7 +52,8 @@ class Program:
     "A training program: accumulation, evaluation, changing shapes, and a chance to go wrong."
     def __init__(self, model=None, optimizer=torch.optim.AdamW, accumulate=1, evaluate=0, shape=lambda i: 6, **how):
         self.model = model or net()
-        self.optimizer, self.accumulate, self.evaluate, self.shape = optimizer(self.model.parameters(), **how), accumulate, evaluate, shape
+        self.optimizer, self.accumulate, self.evaluate, self.shape = (
+            (optimizer(self.model.parameters(), **how), accumulate, evaluate, shape))
         self.losses, self.before = [], attributes(self.model)
 
     def batch(self, i): return torch.randn(self.shape(i), 8), torch.randint(4, (self.shape(i),))
@@ -81,8 +84,10 @@ def rows(result): return {(p.name, p.phase): p for p in getattr(result, "result"
 
 def seeded(seed=1): torch.manual_seed(seed); random.seed(seed); np.random.seed(seed)
 
-ways = {"plain": dict(), "accumulation": dict(accumulate=4), "evaluation": dict(evaluate=3), "both": dict(accumulate=3, evaluate=5), "shapes": dict(shape=lambda i: 3 + i % 5),
-        "sgd": dict(optimizer=torch.optim.SGD, lr=0.1, momentum=0.9), "foreach": dict(optimizer=torch.optim.AdamW, foreach=True)}
+ways = {"plain": dict(), "accumulation": dict(accumulate=4), "evaluation": dict(evaluate=3),
+        "both": dict(accumulate=3, evaluate=5), "shapes": dict(shape=lambda i: 3 + i % 5),
+        "sgd": dict(optimizer=torch.optim.SGD, lr=0.1, momentum=0.9),
+        "foreach": dict(optimizer=torch.optim.AdamW, foreach=True)}
 
 @pytest.mark.parametrize("name", in_line(ways, "both", "shapes", "foreach", why="a part of what the line does"))
 def test_a_program_does_what_it_does_without(name, monkeypatch):
@@ -97,13 +102,16 @@ def test_a_program_does_what_it_does_without(name, monkeypatch):
     assert plain.losses == seen.losses and generators == seen_generators
     assert all(torch.equal(a, b) for a, b in zip(plain.model.state_dict().values(), seen.model.state_dict().values()))
     states = [list(p.optimizer.state_dict()["state"].values()) for p in (plain, seen)]
-    assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for a, b in zip(*states) for k in a if a[k] is not None)
+    assert all(torch.equal(torch.as_tensor(a[k]), torch.as_tensor(b[k])) for a, b in zip(*states) for k in a
+               if a[k] is not None)
     assert len(w.series) >= 2 and not w.failures and nothing_attached(seen.model, seen.before)
     assert attributes(seen.model) == seen.before
 
 def test_between_samples_there_is_only_a_counter():
     program, states = Program(), []
-    def look(i): states.append((nothing_attached(program.model, program.before), w.sample is None, "forward" in vars(program.model)))
+    def look(i):
+        states.append((nothing_attached(program.model, program.before), w.sample is None,
+                       "forward" in vars(program.model)))
     with watch(program.model, every=30, peaks=peaks) as w: program.run(70, look)
     assert all(off == idle for off, idle, _ in states) and all(counted for *_, counted in states)
     assert sum(idle for _, idle, _ in states) > 40 and sum(not idle for _, idle, _ in states) > 10
@@ -114,11 +122,13 @@ def test_work_is_that_of_a_profile():
     program.batch = lambda i: batch
     with watch(program.model, peaks=peaks) as w: program.run(20)
     profile = fasterbench.RooflineAnalyzer(program.model, batch[0], peaks).profile(
-        backward=True, loss=lambda out: F.cross_entropy(out, batch[1]) / 1, optimizer=program.optimizer, warmup=1, steps=2)
+        backward=True, loss=lambda out: F.cross_entropy(out, batch[1]) / 1, optimizer=program.optimizer, warmup=1,
+        steps=2)
     ours, theirs = rows(w.result), rows(profile)
     for key, p in theirs.items():
         if key[0] in ("(overhead)", "(loss)"): continue
-        for field in ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "calls", "type", "dtype", "category", "bytes_by_level", "bound"):
+        for field in ("flops", "bytes_moved", "contraction_flops", "eager_bytes", "calls", "type", "dtype",
+                      "category", "bytes_by_level", "bound"):
             assert getattr(ours[key], field) == getattr(p, field), (key, field)
     assert ours["(loss)", "backward"].flops == theirs["(loss)", "backward"].flops
     assert ours["(outside the model)", ""].flops is None and "undefined" in dict(w.result.program.shares)
@@ -142,14 +152,15 @@ def test_a_model_that_is_called_twice_per_update():
             (model(torch.randn(6, 8)) - model(torch.randn(6, 8))).square().sum().backward()
             optimizer.step(); optimizer.zero_grad()
     by = rows(w.result)
-    assert by["0", "forward"].calls == 2 and by["0", "backward"].contraction_flops == 2 * 2 * 6 * 8 * 16 and not remarks(w)
+    assert (by["0", "forward"].calls == 2 and by["0", "backward"].contraction_flops == 2 * 2 * 6 * 8 * 16
+            and not remarks(w))
 
 def test_calls_without_gradients():
     model, x = net().eval(), torch.randn(6, 8)
     with watch(model, every=20, peaks=peaks) as w, torch.no_grad():
         for _ in range(50): model(x)
     profile = fasterbench.RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=2)
-    work = lambda r: {p.name: (p.flops, p.bytes_moved, p.calls, p.phase) for p in r if not p.name.startswith("(")}
+    def work(r): return {p.name: (p.flops, p.bytes_moved, p.calls, p.phase) for p in r if not p.name.startswith("(")}
     assert work(w.result) == work(profile.result) and len(w.series) == 2
 
 def test_a_loop_that_forgets_no_grad_and_one_that_steps_by_hand():
@@ -180,7 +191,8 @@ def test_evaluation_in_between_is_passed_over_or_sampled():
 def test_shapes_are_followed():
     program = Program(shape=lambda i: 6 if i < 40 else 12)
     found = []
-    with watch(program.model, every=40, peaks=peaks, on_sample=lambda step, m: found.append(w.result)) as w: program.run(80)
+    with watch(program.model, every=40, peaks=peaks, on_sample=lambda step, m: found.append(w.result)) as w:
+        program.run(80)
     assert [r.sample[0]["shape"] for r in found] == [[6, 8], [12, 8]]
     assert [rows(r)["0", "forward"].contraction_flops for r in found] == [2 * n * 8 * 16 for n in (6, 12)]
     each = Program(shape=lambda i: 3 + i)                # no two calls alike
@@ -196,7 +208,8 @@ class SleepByRows(nn.Module):
 
 @pytest.mark.timed
 @pytest.mark.parametrize("period", [(2, 12), (12, 2), (2, 40, 9), (40, 40, 9, 2)], ids=str)
-@pytest.mark.parametrize("active", [pytest.param(1, marks=heavy_only("another number")), pytest.param(2, marks=nightly_only("another number")), 3])
+@pytest.mark.parametrize("active", [pytest.param(1, marks=heavy_only("another number")),
+                                    pytest.param(2, marks=nightly_only("another number")), 3])
 def test_shapes_work_and_time_are_of_one_call(period, active):
     "Whatever lengths come in turn, the headline's shape, the FLOPs and the time end to end are those of one call."
     model = SleepByRows()
@@ -205,7 +218,8 @@ def test_shapes_work_and_time_are_of_one_call(period, active):
     result, (given,) = w.result, w.result.sample
     n, flops = given["shape"][0], sum(p.flops or 0 for p in result.points)
     assert flops == n * 2 * 4 * 4 and f"{n}×4 float32" in result.text()
-    assert min(model.naps[n]) <= result.timing.end_to_end_s < max(model.naps[n]) + 0.004, (n, result.timing)     # lengths are 7 ms and more apart
+    # lengths are 7 ms and more apart
+    assert min(model.naps[n]) <= result.timing.end_to_end_s < max(model.naps[n]) + 0.004, (n, result.timing)
     assert not any("shapes differ" in note for note in result.notes)
 
 def test_a_step_of_several_calls_says_so():
@@ -235,10 +249,13 @@ class Naps(dict):
 
     def check(self, rows, more_s=0.05):
         "The time of each row is that of its naps, and little more: what one row has too much, another lacks."
-        for key, naps in self.items(): assert min(naps) <= rows[key].time_s < max(naps) + more_s, (key, rows[key].time_s, naps)
+        for key, naps in self.items():
+            assert min(naps) <= rows[key].time_s < max(naps) + more_s, (key, rows[key].time_s, naps)
 
 class Sleep(nn.Module):
-    def __init__(self, naps, name, t): super().__init__(); self.nap, self.weight = lambda: naps.take((name, "forward"), t), nn.Parameter(torch.ones(()))
+    def __init__(self, naps, name, t):
+        super().__init__()
+        self.nap, self.weight = lambda: naps.take((name, "forward"), t), nn.Parameter(torch.ones(()))
     def forward(self, x): self.nap(); return x * self.weight
 
 @pytest.mark.timed
@@ -272,11 +289,14 @@ def test_the_first_calls_are_not_the_program(monkeypatch):
 
 # ---- parts of a model
 
-def linear(batch, inner, outer, gradients): return gradients * 2 * batch * inner * outer      # contractions of one layer, by hand
+# contractions of one layer, by hand
+def linear(batch, inner, outer, gradients): return gradients * 2 * batch * inner * outer
 
 class Between(nn.Module):
     "Three layers and two nodes that take their time, of which only `middle` is watched in the tests."
-    def __init__(self): super().__init__(); self.first, self.middle, self.last = nn.Linear(64, 256), nn.Linear(256, 32), nn.Linear(32, 8)
+    def __init__(self):
+        super().__init__()
+        self.first, self.middle, self.last = nn.Linear(64, 256), nn.Linear(256, 32), nn.Linear(32, 8)
     def forward(self, x): return self.last(Slowly.apply(self.middle(Slowly.apply(self.first(x).relu()))))
 
 class Slowly(torch.autograd.Function):
@@ -299,11 +319,14 @@ def test_work_of_layers_before_and_after_a_part_is_not_its_own():
     w = watched_part(model, model.middle)
     by, out = rows(w.result), 16 * 32
     assert set(by) == {("", "forward"), ("", "backward"), ("(optimizer)", "update"), ("(outside the model)", "")}
-    assert by["", "forward"].contraction_flops == linear(16, 256, 32, 1) and by["", "backward"].contraction_flops == linear(16, 256, 32, 2)
-    # it reads the gradient of its result, its weights, and its input; it writes gradients of the input, the weights and the bias
+    assert (by["", "forward"].contraction_flops == linear(16, 256, 32, 1)
+            and by["", "backward"].contraction_flops == linear(16, 256, 32, 2))
+    # it reads the gradient of its result, its weights, and its input; it writes gradients of the input, the weights
+    # and the bias
     assert by["", "backward"].bytes_moved == 4 * (out + 256*32 + 16*256 + 16*256 + 256*32 + 32)
     assert by["", "backward"].time_s < 0.005 and by["(outside the model)", ""].time_s > 0.02          # both naps
-    assert w.series[-1]["mfu"] == pytest.approx(linear(16, 256, 32, 3) / peaks.peak_flops / w.series[-1]["step_time_s"])
+    assert (w.series[-1]["mfu"] == pytest.approx(linear(16, 256, 32, 3) / peaks.peak_flops
+                                                 / w.series[-1]["step_time_s"]))
 
 @pytest.mark.parametrize("part, gradients", [("first", 1), ("middle", 2), ("last", 2)])
 def test_a_part_has_the_gradients_that_are_asked_for(part, gradients):
@@ -313,7 +336,8 @@ def test_a_part_has_the_gradients_that_are_asked_for(part, gradients):
     assert by["", "backward"].contraction_flops == linear(16, layer.in_features, layer.out_features, gradients)
 
 def test_a_part_among_frozen_layers():
-    "No other layer gets a gradient: the input of the part is not asked for one, and what comes after it is no loss all the same."
+    """No other layer gets a gradient: the input of the part is not asked for one, and what comes after it is no
+    loss all the same."""
     model = Between()
     for p in (*model.first.parameters(), *model.last.parameters()): p.requires_grad_(False)
     by = rows(watched_part(model, model.middle).result)
@@ -328,14 +352,19 @@ def test_a_loss_with_a_penalty_is_a_loss():
 
 class Tied(nn.Module):
     "The last layer has the weights of the first."
-    def __init__(self): super().__init__(); self.body, self.last = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64)), nn.Linear(64, 32, bias=False); self.last.weight = self.body[0].weight
+    def __init__(self):
+        super().__init__()
+        self.body, self.last = nn.Sequential(nn.Linear(64, 32), nn.Linear(32, 64)), nn.Linear(64, 32, bias=False)
+        self.last.weight = self.body[0].weight
     def forward(self, x): return self.last(self.body(x))
 
 def test_a_layer_with_the_weights_of_a_part_is_not_its_own():
     model = Tied()
     by = rows(watched_part(model, model.body).result)
-    assert by["0", "backward"].contraction_flops == linear(16, 64, 32, 1) and by["1", "backward"].contraction_flops == linear(16, 32, 64, 2)
-    assert ("(loss)", "backward") not in by and sum(p.contraction_flops or 0 for p in by.values() if p.phase == "backward") == linear(16, 64, 32, 3)
+    assert (by["0", "backward"].contraction_flops == linear(16, 64, 32, 1)
+            and by["1", "backward"].contraction_flops == linear(16, 32, 64, 2))
+    assert (("(loss)", "backward") not in by
+            and sum(p.contraction_flops or 0 for p in by.values() if p.phase == "backward") == linear(16, 64, 32, 3))
 
 def test_a_module_that_only_calls_the_model_makes_no_part_of_it():
     inner = nn.Sequential(nn.Linear(64, 8))
@@ -351,12 +380,14 @@ def test_a_compiled_part():
     assert by["", "backward"].contraction_flops == linear(16, 256, 8, 2) and ("(loss)", "backward") not in by
 
 def test_the_discriminator_alone():
-    "By hand: with the real and the generated batch two gradients of the weights, with that of the generator's step both gradients."
+    """By hand: with the real and the generated batch two gradients of the weights, with that of the generator's
+    step both gradients."""
     generator, discriminator = nn.Linear(8, 16), nn.Linear(16, 32)
     updates = [torch.optim.SGD(m.parameters(), lr=0.01) for m in (generator, discriminator)]
     with watch(discriminator, every=100, optimizer=updates[1], peaks=peaks) as w:
         for _ in range(30):
-            for other in (torch.randn(4, 16), generator(torch.randn(4, 8)).detach()): discriminator(other).square().mean().backward()
+            for other in (torch.randn(4, 16), generator(torch.randn(4, 8)).detach()):
+                discriminator(other).square().mean().backward()
             updates[1].step(); updates[1].zero_grad()
             discriminator(generator(torch.randn(4, 8))).square().mean().backward()
             updates[0].step(); updates[0].zero_grad()
@@ -378,7 +409,9 @@ class Trouble(Exception): pass
 
 class Faulty(nn.Module):
     "Raises in the chosen call, in its forward or its backward."
-    def __init__(self): super().__init__(); self.inner, self.calls, self.at, self.where, self.error = nn.Linear(8, 4), 0, None, "", Trouble
+    def __init__(self):
+        super().__init__()
+        self.inner, self.calls, self.at, self.where, self.error = nn.Linear(8, 4), 0, None, "", Trouble
     def forward(self, x):
         self.calls += 1
         out = self.inner(x)
@@ -394,8 +427,13 @@ class FaultyStep(torch.optim.SGD):
         if self.at is not None: self.at -= 1
         return super().step(closure)
 
-@pytest.mark.parametrize("where, error", [*(pytest.param(where, error, marks=[heavy_only("another error there")] * ((where == "backward") != (error is KeyboardInterrupt)))
-                                            for where, error in itertools.product(("forward", "backward", "update"), (Trouble, KeyboardInterrupt))), ("loss", TypeError)])
+@pytest.mark.parametrize("where, error",
+                         [*(pytest.param(where, error,
+                                         marks=[heavy_only("another error there")]
+                                         * ((where == "backward") != (error is KeyboardInterrupt)))
+                            for where, error in itertools.product(
+                                ("forward", "backward", "update"), (Trouble, KeyboardInterrupt))),
+                          ("loss", TypeError)])
 def test_an_error_goes_through_and_everything_is_off(where, error):
     for at in range(4, 18, 1 if nightly else 3):       # in the calls before, in and after a sample
         program = Program(Faulty(), FaultyStep, lr=0.1)
@@ -421,12 +459,14 @@ def test_a_program_that_catches_its_errors_goes_on():
                 try: done += 1; program.run(1)
                 except Trouble: pass
             assert nothing_attached(program.model, program.before) or w.sample is not None
-        assert len(w.series) >= 2 and attributes(program.model) == program.before and not _get_current_dispatch_mode_stack()
+        assert (len(w.series) >= 2 and attributes(program.model) == program.before
+                and not _get_current_dispatch_mode_stack())
 
 def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
     import fasterbench.running.steps as stages, fasterbench.running.watch as module
     def broken(*args, **kwargs): raise ValueError("cannot count")
-    for owner, name in ((module, "measured_result"), (stages, "border"), (stages, "_after"), (stages, "graph_nodes"), (stages, "self_times")):
+    for owner, name in (((module, "measured_result"), (stages, "border"), (stages, "_after"), (stages, "graph_nodes"),
+                         (stages, "self_times"))):
         plain, program = Program(), Program()
         seeded(); plain.run(30)
         seeded()
@@ -436,14 +476,17 @@ def test_an_error_of_the_sampling_is_a_warning(monkeypatch):
             with watch(program.model, every=100, active=2, peaks=peaks) as w: program.run(30)
         assert program.losses == plain.losses and attributes(program.model) == program.before, name
         assert ["cannot count" in str(h.message) for h in heard] == [True] and len(w.failures) == 1, name
-        with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 30 times.*cannot count"): w.result
+        with pytest.raises(
+            RuntimeError, match="no sample is complete yet: the model was called 30 times.*cannot count"):
+            w.result
 
 def test_a_sample_that_cannot_begin_holds_up_nobody(monkeypatch):
     import fasterbench.running.watch as module
     def broken(*args): raise ValueError("no words")
     a, b = Program(), Program()
     with watch(a.model, every=50, peaks=peaks) as wa, watch(b.model, every=50, peaks=peaks) as wb:
-        with monkeypatch.context() as patched, pytest.warns(UserWarning, match="given up at call 5: ValueError: no words"):
+        with monkeypatch.context() as patched, pytest.warns(
+            UserWarning, match="given up at call 5: ValueError: no words"):
             patched.setattr(module, "ProgramSample", broken)
             a.run(10)
         b.run(30)
@@ -480,7 +523,8 @@ def test_calls_from_other_threads_pass():
         thread.start()
         try: program.run(60)
         finally: stop.set(); thread.join()
-    assert others and set(others) == {torch.Size([6, 4])} and not w.failures and attributes(program.model) == program.before
+    assert (others and set(others) == {torch.Size([6, 4])} and not w.failures
+            and attributes(program.model) == program.before)
     assert len(w.series) >= 1
 
 class Recursive(nn.Module):
@@ -496,7 +540,8 @@ def test_a_model_that_calls_itself():
     assert rows(w.result)["inner", ""].flops == rows(profile)["inner", ""].flops
 
 class Checkpointed(nn.Module):
-    def __init__(self, reentrant): super().__init__(); self.first, self.inner, self.reentrant = nn.Linear(8, 8), net(), reentrant
+    def __init__(self, reentrant):
+        super().__init__(); self.first, self.inner, self.reentrant = nn.Linear(8, 8), net(), reentrant
     def forward(self, x): return checkpoint(self.inner, self.first(x), use_reentrant=self.reentrant)
 
 @pytest.mark.parametrize("reentrant", [True, False])
@@ -510,9 +555,11 @@ def test_checkpoints(reentrant):
     (plain, _), (program, w) = run(False), run(True)
     assert plain.losses == program.losses
     x, y = program.batch(0)
-    profile = fasterbench.RooflineAnalyzer(program.model, x, peaks).profile(backward=True, loss=lambda o: F.cross_entropy(o, y), warmup=1, steps=2)
+    profile = fasterbench.RooflineAnalyzer(program.model, x,
+                                           peaks).profile(
+        backward=True, loss=lambda o: F.cross_entropy(o, y), warmup=1, steps=2)
     ours, theirs = rows(w.result), rows(profile)
-    flops = lambda found: {k: p.flops for k, p in found.items() if not k[0].startswith("(")}
+    def flops(found): return {k: p.flops for k, p in found.items() if not k[0].startswith("(")}
     assert flops(ours) == flops(theirs)
 
 @heavy_only("compiles")
@@ -532,7 +579,7 @@ def test_compiled_models_run_as_compiled(way):
     assert plain.losses == program.losses and graphs == watched_graphs and len(w.series) == 2 and not w.failures
     eager = Program(optimizer=torch.optim.SGD, lr=0.1)
     with watch(eager.model, every=100, peaks=peaks) as counted: eager.run(20)
-    flops = lambda result, phase: sum(p.contraction_flops for p in result if p.phase == phase)
+    def flops(result, phase): return sum(p.contraction_flops for p in result if p.phase == phase)
     assert all(flops(w.result, phase) == flops(counted.result, phase) > 0 for phase in ("forward", "backward"))
     assert rows(w.result)["(optimizer)", "update"].flops == rows(counted.result)["(optimizer)", "update"].flops
 
@@ -572,7 +619,8 @@ def test_two_models_take_turns():
     assert rows(wg.result)["(optimizer)", "update"].calls == 1
 
 def critic_and_generator(steps, every, active=3):
-    "Three updates of a critic, on what a generator makes without gradients, per update of the generator; the samples of both."
+    """Three updates of a critic, on what a generator makes without gradients, per update of the generator; the
+    samples of both."""
     torch.manual_seed(0)
     g, d = nn.Sequential(nn.Linear(4, 8)), nn.Sequential(nn.Linear(8, 1))
     og, od = (torch.optim.SGD(m.parameters(), lr=0.01) for m in (g, d))
@@ -586,7 +634,8 @@ def critic_and_generator(steps, every, active=3):
     return wg, wd
 
 def test_calls_without_gradients_beside_the_backward_of_another_model():
-    "A step of the generator is its call with gradients; the backward of the critic after one without belongs to no step of it."
+    """A step of the generator is its call with gradients; the backward of the critic after one without belongs to
+    no step of it."""
     wg, wd = critic_and_generator(40, every=250)
     assert len(wg.series) == 1 and len(wd.series) == 2
     assert rows(wg.result)["0", "forward"].calls == 1 and rows(wg.result)["(optimizer)", "update"].calls == 1
@@ -595,7 +644,8 @@ def test_copies_and_pickles_are_those_of_the_model():
     program, made = Program(), []
     def copies(i): made.extend([copy.deepcopy(program.model), pickle.loads(pickle.dumps(program.model))])
     with watch(program.model, every=100, peaks=peaks): program.run(16, copies)
-    assert all(attributes(m)[0][1] == program.before[0][1] and "forward" not in vars(m) and m(torch.randn(6, 8)).shape == (6, 4) for m in made)
+    assert all(attributes(m)[0][1] == program.before[0][1] and "forward" not in vars(m)
+               and m(torch.randn(6, 8)).shape == (6, 4) for m in made)
 
 def test_the_watched_forward_looks_like_the_forward():
     import inspect
@@ -607,13 +657,17 @@ def test_the_watched_forward_looks_like_the_forward():
 
 # ---- calls that are no steps of the program
 
-tracers = dict(jit=lambda m, x: torch.jit.trace(m, x, check_trace=False), checked=lambda m, x: torch.jit.trace(m, x), export=lambda m, x: torch.export.export(m, (x,)), fx=lambda m, x: torch.fx.symbolic_trace(m),
-               make_fx=lambda m, x: torch.fx.experimental.proxy_tensor.make_fx(m)(x), script=lambda m, x: torch.jit.script(m))
+tracers = dict(jit=lambda m, x: torch.jit.trace(m, x, check_trace=False), checked=lambda m, x: torch.jit.trace(m, x),
+               export=lambda m, x: torch.export.export(m, (x,)), fx=lambda m, x: torch.fx.symbolic_trace(m),
+               make_fx=lambda m, x: torch.fx.experimental.proxy_tensor.make_fx(m)(x),
+               script=lambda m, x: torch.jit.script(m))
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", [n if n in ("checked", "export") else pytest.param(n, marks=heavy_only("another tracer")) for n in tracers])
+@pytest.mark.parametrize("name", [n if n in ("checked", "export")
+                                  else pytest.param(n, marks=heavy_only("another tracer")) for n in tracers])
 def test_a_tracer_sees_the_model_as_it_is(name):
-    "Before a sample, at each of its calls, and after it; what is traced has nothing of the sampling in it, and the sample nothing of the tracer."
+    """Before a sample, at each of its calls, and after it; what is traced has nothing of the sampling in it, and
+    the sample nothing of the tracer."""
     for at in range(0, 20, 1 if nightly else 3):
         program, x, traced = Program(), torch.randn(6, 8), []
         program.model[1] = nn.Identity()                 # running statistics are no matter here
@@ -629,13 +683,17 @@ def test_a_tracer_sees_the_model_as_it_is(name):
             program.model.train()
         with watch(program.model, every=100, peaks=peaks) as w: program.run(24, between)
         assert traced == [True] and w.calls == 24 + (name == "checked")   # the check calls the model itself
-        assert len(w.series) == 1 and not w.failures and {p.phase for p in w.result} == {"", "forward", "backward", "update"}, at
+        assert (len(w.series) == 1 and not w.failures
+                and {p.phase for p in w.result} == {"", "forward", "backward", "update"}), at
         for m in program.model.modules(): vars(m).pop("__overloads__", None)     # torch.jit.script leaves it
         assert attributes(program.model) == program.before
 
-evaluations = dict(no_grad=(torch.no_grad, True), inference_mode=(torch.inference_mode, True), eval_only=(nullcontext, True), no_grad_only=(torch.no_grad, False))
+evaluations = dict(no_grad=(torch.no_grad, True), inference_mode=(torch.inference_mode, True),
+                   eval_only=(nullcontext, True), no_grad_only=(torch.no_grad, False))
 
-@pytest.mark.parametrize("name", [n if n == "no_grad" else pytest.param(n, marks=heavy_only("another kind of evaluation")) for n in evaluations])
+@pytest.mark.parametrize("name", [n if n == "no_grad"
+                                  else pytest.param(n, marks=heavy_only("another kind of evaluation"))
+                                  for n in evaluations])
 @pytest.mark.parametrize("times", [1, pytest.param(7, marks=nightly_only("the same, seven times"))])
 def test_evaluation_begins_no_sample_of_training(name, times):
     "Wherever it comes, before the first sample, as its first call, or within it."
@@ -649,7 +707,8 @@ def test_evaluation_begins_no_sample_of_training(name, times):
                 for _ in range(times): program.model(torch.randn(6, 8))
             program.model.train()
         with watch(program.model, every=25, peaks=peaks) as w: program.run(60, between)
-        assert len(w.series) >= 2 and all({"forward_share", "update_share"} <= r.keys() for r in w.series), (at, w.series)
+        assert (len(w.series) >= 2 and all({"forward_share", "update_share"} <= r.keys()
+                                           for r in w.series)), (at, w.series)
         assert not remarks(w) and rows(w.result)["0", "forward"].calls == 1
 
 def test_evaluation_before_training_and_after_one_call_with_gradients():
@@ -668,14 +727,17 @@ def test_evaluation_before_training_and_after_one_call_with_gradients():
     with watch(trained.model, every=300, peaks=peaks) as w:
         trained.run(2)
         for i in range(40): trained.test(i)
-        with pytest.raises(RuntimeError, match="called 42 times and not sampled: it trains, and evaluates from call 6 on"): w.result
+        with pytest.raises(
+            RuntimeError, match="called 42 times and not sampled: it trains, and evaluates from call 6 on"):
+            w.result
 
 @pytest.mark.parametrize("optimizer", in_line([torch.optim.Adam, torch.optim.SGD, torch.optim.LBFGS], torch.optim.SGD))
 def test_an_update_with_a_closure(optimizer):
     "The update is the optimizer's own work and time; what the closure runs is forward and backward."
     def run(watched):
         model = net().eval()
-        steps, x, losses = optimizer(model.parameters(), lr=0.01), torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), []
+        steps, x, losses = (optimizer(model.parameters(), lr=0.01),
+                            torch.randn(6, 8, generator=torch.Generator().manual_seed(0)), [])
         def closure():
             steps.zero_grad()
             loss = model(x).square().mean()
@@ -690,7 +752,8 @@ def test_an_update_with_a_closure(optimizer):
     by = rows(w.result)
     update, forward, backward = by["(optimizer)", "update"], by["0", "forward"], by["0", "backward"]
     assert update.flops > 0 and update.time_s > 0 and update.type == optimizer.__name__
-    assert forward.calls == (1 if optimizer is not torch.optim.LBFGS else forward.calls) and forward.contraction_flops == forward.calls * 2 * 6 * 8 * 16
+    assert (forward.calls == (1 if optimizer is not torch.optim.LBFGS else forward.calls)
+            and forward.contraction_flops == forward.calls * 2 * 6 * 8 * 16)
     assert backward.contraction_flops == forward.contraction_flops
     if optimizer is torch.optim.LBFGS: return
     usual = Program(net().eval(), optimizer, lr=0.01)
@@ -727,7 +790,8 @@ def test_a_sample_needs_as_many_calls_as_it_says(active, warmup, end):
         return w
     said = f"begins after {warmup} and takes {active + 4} steps of one call or more"
     if warmup:
-        with pytest.raises(RuntimeError, match=f"the model was called 1 time, too few for a sample, which {said}"): run(1).result
+        with pytest.raises(RuntimeError, match=f"the model was called 1 time, too few for a sample, which {said}"):
+            run(1).result
     needed = warmup + active + 4
     with pytest.raises(RuntimeError, match="a sample began at call"): run(needed - 1).result
     assert len(run(needed + (end in (KeyboardInterrupt, Ended))).series) == 1
@@ -739,8 +803,11 @@ def test_calls_that_are_needed_without_an_optimizer():
         with watch(model, peaks=peaks) as w:
             for _ in range(calls): model(torch.randn(6, 8)).sum().backward()
         return w
-    with pytest.raises(RuntimeError, match="a sample began at call 6 and did not end: .* without one it takes 30 calls"): run(20).result
-    assert len(run(35).series) == 1 and "no update of an optimizer was seen: a step ends with its backward" in run(35).result.notes
+    with pytest.raises(
+        RuntimeError, match="a sample began at call 6 and did not end: .* without one it takes 30 calls"):
+        run(20).result
+    assert (len(run(35).series) == 1 and "no update of an optimizer was seen: a step ends with its backward"
+            in run(35).result.notes)
     assert not run(34).series
 
 @pytest.mark.parametrize("keep", [False, True], ids=["dropped", "assigned"])
@@ -772,7 +839,9 @@ def test_updates_that_come_late():
     "Of many accumulated calls; where they are more than one waits for, the optimizer can be given."
     for accumulate, given in ((16, False), (30, False), (60, True)):
         program = Program(accumulate=accumulate)
-        with watch(program.model, every=10000, active=1, peaks=peaks, optimizer=program.optimizer if given else None) as w: program.run(6 * accumulate)
+        with watch(program.model, every=10000, active=1, peaks=peaks,
+                   optimizer=program.optimizer if given else None) as w:
+            program.run(6 * accumulate)
         assert rows(w.result)["0", "forward"].calls == accumulate and ("(optimizer)", "update") in rows(w.result)
 
 # ---- one sample at a time
@@ -783,10 +852,14 @@ def test_a_model_that_is_no_longer_called_holds_up_nobody():
         a.run(8)
         assert wa.sample is not None
         b.run(10)
-        with pytest.raises(RuntimeError, match="called 10 times and not sampled: a sample of another model was under way"): wb.result
+        with pytest.raises(
+            RuntimeError, match="called 10 times and not sampled: a sample of another model was under way"):
+            wb.result
         b.run(30)
         assert wa.sample is None and nothing_attached(a.model, a.before) and len(wb.series) == 1
-        with pytest.raises(RuntimeError, match="called 8 times; a sample began at call 6 and did not end: it had 1 of 6 steps"): wa.result
+        with pytest.raises(
+            RuntimeError, match="called 8 times; a sample began at call 6 and did not end: it had 1 of 6 steps"):
+            wa.result
         a.run(20)                                        # and its own comes when it is called again
     assert len(wa.series) == len(wb.series) == 1 and attributes(a.model) == a.before and not wa.failures + wb.failures
 
@@ -801,7 +874,8 @@ def test_the_sample_of_a_thread_that_is_gone_holds_up_nobody():
 
 @heavy_only("models in four threads")
 def test_threads_that_train_their_own_models():
-    "Samples are dropped while their thread is at work elsewhere, or not; none is left, and each model learns what it learns."
+    """Samples are dropped while their thread is at work elsewhere, or not; none is left, and each model learns what
+    it learns."""
     def run(watched):
         programs = [Program(nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))) for _ in range(3)]
         for i, p in enumerate(programs):
@@ -825,12 +899,15 @@ def test_threads_that_train_their_own_models():
 def test_what_is_refused(tmp_path):
     model = net()
     with watch(model, peaks=peaks):
-        with pytest.raises(RuntimeError, match="Sequential is being watched already: leave that watch first"): watch(model, peaks=peaks).__enter__()
+        with pytest.raises(RuntimeError, match="Sequential is being watched already: leave that watch first"):
+            watch(model, peaks=peaks).__enter__()
         assert "forward" in vars(model)
-    for error, how in ((ValueError, dict(every=0)), (ValueError, dict(active=0)), (ValueError, dict(warmup=-1)), (TypeError, dict(peaks=3)), (TypeError, dict(on_sample=3))):
+    for error, how in (((ValueError, dict(every=0)), (ValueError, dict(active=0)), (ValueError, dict(warmup=-1)),
+                        (TypeError, dict(peaks=3)), (TypeError, dict(on_sample=3)))):
         with pytest.raises(error): watch(model, **how)
     with pytest.raises(TypeError, match="torch.nn.Module is needed"): watch(lambda x: x)
-    with pytest.raises(FileNotFoundError, match="there is no folder"): watch(model, peaks=peaks, log=tmp_path/"no"/"a.jsonl").__enter__()
+    with pytest.raises(FileNotFoundError, match="there is no folder"):
+        watch(model, peaks=peaks, log=tmp_path/"no"/"a.jsonl").__enter__()
     with watch(model, peaks=peaks) as w:
         with pytest.raises(RuntimeError, match="no sample is complete yet: the model was called 0 times"): w.result
     assert attributes(model) == attributes(net()) or "forward" not in vars(model)
@@ -843,7 +920,8 @@ def test_the_log_grows_line_by_line(tmp_path):
         program.run(100, lambda i: lines.append(log.read_text().count("\n")))
     assert len(w.series) == 5 and sorted(set(lines)) == [1, 2, 3, 4, 5, 6]
     records = [json.loads(line) for line in log.read_text().splitlines()][1:]
-    assert records[0].pop("device") and records[0].pop("roofs") == "float32 100 GFLOP/s, DRAM 10 GB/s"       # of the first sample
+    # of the first sample
+    assert records[0].pop("device") and records[0].pop("roofs") == "float32 100 GFLOP/s, DRAM 10 GB/s"
     assert records == list(w.series) == list(read_series(log))[1:]
 
 def test_metrics_are_plain_numbers():
@@ -851,8 +929,10 @@ def test_metrics_are_plain_numbers():
     with watch(program.model, every=40, peaks=peaks, on_sample=lambda *a: given.append(a)) as w: program.run(40)
     (step, metrics), = given
     assert step == 5 and all(type(v) is float and k.startswith("roofline/") for k, v in metrics.items())
-    shares = [metrics[f"roofline/{k}_share"] for k in ("compute", "memory", "launch", "unknown", "overhead", "outside")]
-    assert abs(sum(shares) - 1) < 1e-9 and metrics["roofline/outside_share"] == pytest.approx(rows(w.result)["(outside the model)", ""].share)
+    shares = [metrics[f"roofline/{k}_share"]
+              for k in ("compute", "memory", "launch", "unknown", "overhead", "outside")]
+    assert (abs(sum(shares) - 1) < 1e-9 and metrics["roofline/outside_share"]
+            == pytest.approx(rows(w.result)["(outside the model)", ""].share))
     assert w.result.call["step"] == 5 and w.result.call["every"] == 40
     w.result.summary(); w.result.to_json(); w.result.plot(); assert len(w.result.to_frame()) == len(w.result)
 
@@ -928,8 +1008,13 @@ def test_a_forward_that_takes_the_place_of_the_watched_one(when):
         program.run(when)
         program.model.forward = types.MethodType(nn.Sequential.forward, program.model)
         program.run(20)
-        with pytest.raises(RuntimeError, match=rf"called {when} times \(its forward was replaced: calls of the old one are not seen\)"): w.result
-    with pytest.raises(RuntimeError, match=rf"called {when} times \(its forward was replaced: calls of the old one are not seen\)"): w.result
+        with pytest.raises(
+            RuntimeError, match=rf"called {when} times \(its forward was replaced: calls of the old one are not "
+                                r"seen\)"):
+            w.result
+    with pytest.raises(
+        RuntimeError, match=rf"called {when} times \(its forward was replaced: calls of the old one are not seen\)"):
+        w.result
     with watch(net(), peaks=peaks) as w: pass
     assert "replaced" not in w.missing()
 

@@ -1,7 +1,8 @@
-"""Small models of every class with a causal head that transformers has, and what serving says of them beside a real step.
+"""Small models of every class with a causal head that transformers has, and what serving says of them beside a real
+step.
 
-A configuration is made of the defaults of its class: sizes are cut by the kind of their name, all else stays. The few that
-are not valid so name what they need in `special`."""
+A configuration is made of the defaults of its class: sizes are cut by the kind of their name, all else stays. The
+few that are not valid so name what they need in `special`."""
 import re
 from typing import NamedTuple
 
@@ -27,7 +28,8 @@ sizes = [  # names of a size, and the small one
     (r"(\w*intermediate_size\w*|\w*ffn_dim|\w*ffn_hidden_size|d_inner|dim_ff|dff|feed_forward_size|d_ff|block_ff_dim)", 96),
     (r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)", 8),
     (r"(num_experts_per_tok(en)?|moe_topk|moe_top_k|moe_k|n_group|num_expert_group|o_groups)", 2), (r"topk_group", 1),
-    (r"(zero_expert_num|index_topk)", 4), (r"(vocab_size_per_layer_input|ngram_vocab_size_base|num_embeddings|codebook_size)", 256),
+    (r"(zero_expert_num|index_topk)", 4), (
+        r"(vocab_size_per_layer_input|ngram_vocab_size_base|num_embeddings|codebook_size)", 256),
     (r"(q_lora_rank|o_lora_rank)", 24), (r"kv_lora_rank", 16),
 ]
 
@@ -41,7 +43,8 @@ special = dict(
               ffn_config=dict(ffn_hidden_size=96, moe_num_experts=8, moe_top_k=2)),
     deepseek_v2=dict(num_experts_per_tok=2), dory=dict(n_input_layers=2, n_recurrent_layers=4, n_output_layers=2),
     dots1=dict(num_local_experts=8, n_routed_experts=8, n_shared_experts=1, num_experts_per_tok=2),
-    gemma3n_text=dict(num_hidden_layers=10, num_kv_shared_layers=5, activation_sparsity_pattern=None, intermediate_size=96),
+    gemma3n_text=dict(num_hidden_layers=10, num_kv_shared_layers=5, activation_sparsity_pattern=None,
+                      intermediate_size=96),
     gpt_neo=dict(attention_types=[[["global", "local"], 4]]),
     granitemoehybrid=dict(layer_types=["mamba", "attention"] * 4, num_experts_per_tok=2),
     hunyuan_v1_dense=heads, hunyuan_v1_moe=heads | dict(moe_topk=2, num_experts=8), ministral=heads, nemotron=heads,
@@ -85,7 +88,8 @@ def small_config(name):
 
 def kept(cache):
     "Bytes of a real cache object: all tensors in its layers that are keys, values or states."
-    sides = [getattr(cache, n) for n in ("self_attention_cache", "cross_attention_cache") if hasattr(cache, n)] or [cache]
+    sides = ([getattr(cache, n) for n in ("self_attention_cache", "cross_attention_cache") if hasattr(cache, n)]
+             or [cache])
     names = "keys", "values", "indexer_keys", "conv_states", "recurrent_states"
     held = [getattr(l, n, None) for side in sides for l in side.layers for n in names]
     tensors = [t for h in held if h is not None for t in (h.values() if isinstance(h, dict) else [h])]
@@ -100,16 +104,19 @@ class Compared(NamedTuple):
     experts: set      # (experts, chosen)
 
 def real_step(config):
-    "Run a model with weights over the prompt and a token behind it. Gives the model, its cache, and the work of the step."
+    """Run a model with weights over the prompt and a token behind it. Gives the model, its cache, and the work of
+    the step."""
     torch.manual_seed(0)
     without_data = language_model(config)             # of pictures and text, it takes the configuration of the text
     kind, config = type(without_data), without_data.config
-    model, ids = kind._from_config(config, dtype=torch.bfloat16).eval(), torch.ones(1, prompt + new - 1, dtype=torch.long)
+    model, ids = (kind._from_config(config, dtype=torch.bfloat16).eval(),
+                  torch.ones(1, prompt + new - 1, dtype=torch.long))
     with torch.no_grad():
         if hasattr(config, "num_mel_bins"):
             sound = torch.zeros(1, config.num_mel_bins, 2 * config.max_source_positions, dtype=torch.bfloat16)
             out = model(input_features=sound, decoder_input_ids=ids, use_cache=True)
-        elif config.is_encoder_decoder: out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
+        elif config.is_encoder_decoder:
+            out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
         else: out = model(input_ids=ids, use_cache=True)
         name = next(n for n in ("cache", "past_key_values", "cache_params") if n in out.keys() and out[n] is not None)
         fields = {name: out[name], "use_cache": True}
@@ -137,7 +144,8 @@ def compared(name):
     aside = {same_in_all_layers(w.name) for w in work.weights if w.role in ("experts", "rows")}
     sizes = {n: p.numel() * p.itemsize for n, p in model.named_parameters() if same_in_all_layers(n) not in aside}
     read = set(weights_read(model, counted)) & set(sizes)
-    mine = sum(w.size * w.itemsize for w in work.weights if same_in_all_layers(w.name) in {same_in_all_layers(n) for n in sizes})
+    mine = sum(w.size * w.itemsize for w in work.weights
+               if same_in_all_layers(w.name) in {same_in_all_layers(n) for n in sizes})
     made = sum(c.dense_flops or 0 for c in counted.trace)
     return Compared((work.cache.objects, kept(cache)), (work.code_flops, made), (mine, sum(sizes[n] for n in read)),
                     work.causal_flops, {(w.shape[0], w.chosen) for w in work.weights if w.role == "experts"})

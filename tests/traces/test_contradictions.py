@@ -30,7 +30,8 @@ def test_a_correlation_id_that_occurs_twice(tmp_path, second):
 @pytest.mark.parametrize("devices", (2, 3))
 def test_a_process_with_several_devices_is_one_of_them_in_the_mean(tmp_path, devices):
     steps = [event("user_annotation", "ProfilerStep#1", 0, 1400)]
-    events = [e for d in range(devices) for e in product(d + 1, 4 + 10 * d, 100, 1300, device=d, types=["c10::BFloat16"] * 2, size=8192)]
+    events = [e for d in range(devices) for e in product(d + 1, 4 + 10 * d, 100, 1300, device=d,
+                                                         types=["c10::BFloat16"] * 2, size=8192)]
     result = read(tmp_path, steps + events)
     share = 100 * 2 * 8192**3 / 989.4e12 / 1400e-6
     for whole in (result.program, *result.steps, read_trace(result.breakdowns[0].source, by="rank").points[0]):
@@ -51,18 +52,22 @@ def test_kernels_before_their_launch_and_over_one_another(tmp_path):
     assert notes(result, "before their own launch: 1") and notes(result, "on their stream: 1")
 
 def exchange(sent, rank=0, elements=1_000_000, dur=100, **more):
-    args = {"Collective name": "all_to_allv", "In msg nelems": elements, "Out msg nelems": elements, "dtype": "BFloat16",
-            "Group size": len(sent), "Process Group Ranks": str([*range(4, 4 + len(sent))]), "In split size": str(sent)} | more
+    args = {"Collective name": "all_to_allv", "In msg nelems": elements, "Out msg nelems": elements,
+            "dtype": "BFloat16",
+            "Group size": len(sent), "Process Group Ranks": str([*range(4, 4 + len(sent))]),
+            "In split size": str(sent)} | more
     transfer = kernel("ncclDevKernel_SendRecv", 120, dur, 5)
     transfer["args"] |= args
     return [launch(100, 5), transfer], dict(distributedInfo=dict(rank=rank, world_size=8))
 
 # rows sent to each of three ranks, 4, 5 and 6; 1 000 000 elements of 2 B in all
-@pytest.mark.parametrize("sent, rank, bytes_away", [([1, 1, 2], 6, 1e6), ([0, 3, 1], 5, 5e5), ([4, 0, 0], 4, 0.0), ([1, 3], 7, None)])
+@pytest.mark.parametrize("sent, rank, bytes_away", [([1, 1, 2], 6, 1e6), ([0, 3, 1], 5, 5e5), ([4, 0, 0], 4, 0.0),
+                                                    ([1, 3], 7, None)])
 def test_uneven_splits_of_an_all_to_all(tmp_path, sent, rank, bytes_away):
     events, job = exchange(sent, rank)
     result = read(tmp_path, events, **job)
-    rows = [result.points[0].wire_bytes, result.program.wire_bytes, read_trace(result.breakdowns[0].source, by="collective").points[0].wire_bytes]
+    rows = [result.points[0].wire_bytes, result.program.wire_bytes,
+            read_trace(result.breakdowns[0].source, by="collective").points[0].wire_bytes]
     equal(rows, [bytes_away] * 3)
 
 def test_splits_that_the_call_says(tmp_path):
@@ -95,7 +100,8 @@ def test_a_product_of_two_dtypes_is_not_exact(tmp_path):
     outer = operator("aten::linear", 0, 9, [[1024, 1024]] * 2, ["c10::Half", "float"])
     equal(read(tmp_path, [outer, *inner]).program.flops, 2 * 1024**3)
 
-@pytest.mark.parametrize("given", [dict(by=[]), dict(by={}), dict(captures=5), dict(captures=[5]), dict(executor=5), dict(rules=7),
+@pytest.mark.parametrize("given", [dict(by=[]), dict(by={}), dict(captures=5), dict(captures=[5]), dict(executor=5),
+                                   dict(rules=7),
                                    dict(like=5), dict(kernels=5), dict(config=5)], ids=str)
 def test_arguments_of_no_use_are_named(tmp_path, given):
     [(name, value)] = given.items()

@@ -9,7 +9,8 @@ def experts(rows, took, name="aten::_grouped_mm", dtype="c10::BFloat16"):
     dims = [[rows, 64], [16, 64, 32], [16], [], []]
     concrete = {"Concrete Inputs": ["", "", "", "", ""], "Input Strides": [[64, 1], [2048, 32, 1], [1], [], []]}
     return [event("user_annotation", "ProfilerStep#1", 0, 40 + took),
-            operator(name, 3, 4, dims, [dtype, dtype, "int", "", ""], **concrete), launch(4, 11), kernel("grouped", 20, took, 11)]
+            operator(name, 3, 4, dims, [dtype, dtype, "int", "", ""], **concrete), launch(4, 11),
+            kernel("grouped", 20, took, 11)]
 
 def moved(groups, rows, size): return size * (groups * 64 * 32 + rows * (64 + 32)) + 4 * 16
 

@@ -1,4 +1,5 @@
-"""A training step of every class of transformers with a causal head, small: counted without data beside counted while it runs."""
+"""A training step of every class of transformers with a causal head, small: counted without data beside counted
+while it runs."""
 import sys
 from pathlib import Path
 
