@@ -254,7 +254,8 @@ class Program(torch.nn.Module):
             name, overload = c["op"].removeprefix("aten.").rsplit(".", 1)
 <<<<<<< HEAD
             if name == "einsum": out = torch.einsum(args[0], *args[1])
-            elif name not in ("numpy_T", "broadcast_tensors"): out = getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
+            elif name not in ("numpy_T", "broadcast_tensors"):
+                out = getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
         return out
 ||||||| fdfb3461
             if name == "einsum": torch.einsum(args[0], *args[1])
