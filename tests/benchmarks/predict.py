@@ -252,19 +252,10 @@ class Program(torch.nn.Module):
         for c in self.calls:
             args, named = [filled(a) for a in c["args"]], {k: filled(v) for k, v in c["kwargs"].items()}
             name, overload = c["op"].removeprefix("aten.").rsplit(".", 1)
-<<<<<<< HEAD
             if name == "einsum": out = torch.einsum(args[0], *args[1])
             elif name not in ("numpy_T", "broadcast_tensors"):
                 out = getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
         return out
-||||||| fdfb3461
-            if name == "einsum": torch.einsum(args[0], *args[1])
-            elif name not in ("numpy_T", "broadcast_tensors"): getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
-=======
-            if name == "einsum": torch.einsum(args[0], *args[1])
-            elif name not in ("numpy_T", "broadcast_tensors"):
-                getattr(getattr(torch.ops.aten, name), overload)(*args, **named)
->>>>>>> main
 
 def kernelbench_programs():
     """Yield (program, its sample on meta, its line of the table with times in ms) of KernelBench's first level,

@@ -108,7 +108,8 @@ def kernelbench():
     print(f"{len(found)} pairs of program and device, {sum(share > 1 for share, *_ in found)} below the bound\n")
     print("| program | device | bound | best published | bound ÷ time |\n|---|---|---|---|---|")
     for share, name, device, s, best in sorted(found, key=lambda f: -f[0])[:8]:
-        print(f"| {name.strip('_').replace('_', ' ')} | {device} | {1e3 * s.time_s:.3f} ms | {best:.2f} ms | {share:.2f} |")
+        program = name.strip("_").replace("_", " ")
+        print(f"| {program} | {device} | {1e3 * s.time_s:.3f} ms | {best:.2f} ms | {share:.2f} |")
 
 def _neusight_kernel(kind, r):
     n = {k: int(float(r[k])) for k in ("B", "M", "N", "K", "H") if r.get(k)}
