@@ -30,7 +30,8 @@ def _sweep_row(result):
     p, step, (n, _) = result.program, result.environment.get("step") or {}, amount_done(result)
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
     return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
-                limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None, mfu=step.get("mfu"),
+                limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None,
+                mfu=step.get("mfu"),
                 hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes, largest_batch=step.get("largest_batch"))
 
 def _sweep_fields(results):
