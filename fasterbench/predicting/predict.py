@@ -263,7 +263,7 @@ def _as_compiled(run, calls, model, sample, target, progress, kernels):
     if kernels: raise ValueError(f"no kernels can be written: Inductor could not be asked ({why_not})")
     return _by_one_constant(run, calls, why_not)
 
-def _with_least(forecast, model, sample, peaks, autocast):
+def _with_least_of_function(forecast, model, sample, peaks, autocast):
     "Return a forecast with the least time of the forward as a function, where that feature is there."
     if not is_there("speed_of_light"): return forecast
     least_s = features.speed_of_light.least_seconds(model, sample, peaks, autocast)
@@ -359,7 +359,7 @@ def predict(
     if not compiled: forecast = _eager(run, calls)
     elif like is not None: forecast = _by_one_constant(run, calls)
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
-    if compiled and not forecast.limits: forecast = _with_least(forecast, model, sample, peaks, autocast)
+    if compiled and not forecast.limits: forecast = _with_least_of_function(forecast, model, sample, peaks, autocast)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
     facts = _step_facts(result.program, sample, work, printed, tf32) if backward else {}
     if backward: result.environment["step"] = facts

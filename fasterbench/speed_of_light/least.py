@@ -13,8 +13,8 @@ import torch
 
 from ..core.dtypes import dtype_name
 from .elements import some_of, union
-from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of, in_memory_of,
-                                              needed_of)
+from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of,
+                                              in_memory_of, needed_of)
 from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
                                                product_flops)
 from .recording import ProgramGraph, Value

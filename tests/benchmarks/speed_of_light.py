@@ -1,12 +1,12 @@
 """Bounds against published times, none of which may be below its bound.
 
     python tests/benchmarks/speed_of_light.py [--half 0|1] [--per N] [--problems NAME...]
-    python tests/benchmarks/speed_of_light.py --kernelbench     the table of the page "Which published kernel times are impossible?"
+    python tests/benchmarks/speed_of_light.py --kernelbench     the table of the page `impossible_times`
     python tests/benchmarks/speed_of_light.py --neusight        kernels in float32 on nine devices
 
-Without an option: SOL-ExecBench, against the best kernels, beside the bounds of SOLAR, and CPU seconds per workload. Problems are
-divided in two by a hash of their names. Its harness writes 512 MiB to clear the caches before every call. "direct": without fast
-algorithms of convolutions."""
+Without an option: SOL-ExecBench, against the best kernels, beside the bounds of SOLAR, and CPU seconds per workload.
+Problems are divided in two by a hash of their names. Its harness writes 512 MiB to clear the caches before every call.
+"direct": without fast algorithms of convolutions."""
 import argparse, csv, gzip, hashlib, json, os, statistics, sys, time, warnings
 from dataclasses import replace
 from pathlib import Path
@@ -31,7 +31,8 @@ def at_clock(peaks, mhz):
     def scaled(c):
         own = max(mhz, vector_mhz) if c.dtype in ("float32", "float64") else mhz
         return replace(c, flops=c.flops * own / highest_mhz)
-    return replace(peaks, peak_flops=peaks.peak_flops * mhz / highest_mhz, ridge_point=None, ceilings=tuple(map(scaled, peaks.ceilings)))
+    return replace(peaks, peak_flops=peaks.peak_flops * mhz / highest_mhz, ridge_point=None,
+                   ceilings=tuple(map(scaled, peaks.ceilings)))
 
 def number(text): return float(text) if text else None
 
@@ -64,8 +65,8 @@ def rows(per, half, names, limit):
                        best=min(times, default=None), error="")
             try:
                 found, direct, row["cpu"] = bound(definitions[name], r, peaks, limit)
-                row |= dict(bound=1e3 * found.time_s, direct=1e3 * direct, price=found.price,
-                            simple=1e3 * max(found.memory_s, found.ladder["within tolerance"]))
+                simple = max(found.memory_s, found.ladder["within tolerance"])
+                row |= dict(bound=1e3 * found.time_s, direct=1e3 * direct, simple=1e3 * simple, price=found.price)
             except Exception as error: row["error"] = f"{type(error).__name__}: {error}"[:150]
             yield row
 
@@ -107,7 +108,8 @@ def kernelbench():
     print(f"{len(found)} pairs of program and device, {sum(share > 1 for share, *_ in found)} below the bound\n")
     print("| program | device | bound | best published | bound ÷ time |\n|---|---|---|---|---|")
     for share, name, device, s, best in sorted(found, key=lambda f: -f[0])[:8]:
-        print(f"| {name.strip('_').replace('_', ' ')} | {device} | {1e3 * s.time_s:.3f} ms | {best:.2f} ms | {share:.2f} |")
+        program = name.strip("_").replace("_", " ")
+        print(f"| {program} | {device} | {1e3 * s.time_s:.3f} ms | {best:.2f} ms | {share:.2f} |")
 
 def _neusight_kernel(kind, r):
     n = {k: int(float(r[k])) for k in ("B", "M", "N", "K", "H") if r.get(k)}
@@ -130,9 +132,11 @@ def neusight(every=40):
             except ValueError: unknown.add(r["Device"]); continue
             shares.append((1e3 * s.time_s / float(r["Latency"]), r["Device"], sample))
         above = [found for found in shares if found[0] > 1]
-        print(f"{kind:8} {len(shares)} kernels, {len(above)} below the bound, largest share {max(x for x, *_ in shares):.2f}, median "
-              f"{statistics.median(x for x, *_ in shares):.2f}; not in the table: {sorted(unknown)}")
-        for found in above[:5]: print("  ABOVE:", *found[:2], [tuple(t.shape) for t in found[2] if isinstance(t, torch.Tensor)])
+        of_all = [share for share, *_ in shares]
+        print(f"{kind:8} {len(shares)} kernels, {len(above)} below the bound, largest share {max(of_all):.2f}, "
+              f"median {statistics.median(of_all):.2f}; not in the table: {sorted(unknown)}")
+        for share, device, sample in above[:5]:
+            print("  ABOVE:", share, device, [tuple(t.shape) for t in sample if isinstance(t, torch.Tensor)])
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
