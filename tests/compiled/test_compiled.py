@@ -413,7 +413,8 @@ def exported(model): return torch.compile(torch.export.export(model, (torch.ones
 @heavy_only("compiles in three modes, and what was exported")
 @pytest.mark.parametrize("compiled", [partial(torch.compile, mode="reduce-overhead"), exported,
                                       partial(torch.compile, options={"freezing": True}),
-                                      partial(torch.compile, mode="max-autotune")], ids=str)
+                                      partial(torch.compile, mode="max-autotune")],
+                         ids=["reduce-overhead", "exported", "freezing", "max-autotune"])
 def test_modes(compiled):
     result = check(profiled(compiled(made())))
     assert kernels(result), result.notes
