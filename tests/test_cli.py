@@ -474,10 +474,11 @@ def test_a_sweep_of_predictions_is_written(folder):
     done = fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", "--json",
                        "p.json", "--html", "p.html", "--csv", "-", cwd=folder)
     assert (done.returncode == 0 and done.stdout.startswith(
-        "name,phase,operator,type,batch 1 [s],batch 8 [s]")), done.stderr
+        "device,batch,limit_s [s],time_s [s],p10 [s],p90 [s],per_s [samples/s],peak_bytes [B],memory_share\nNVIDIA H100 80GB HBM3,1,")
+        ), done.stderr
     assert ([r["name"] for r in json.loads((folder/"p.json").read_text())["results"]] == ["batch 1", "batch 8"]
             and (folder/"p.html").stat().st_size > 1e6)
-    assert ("\nbatch 8: Predicted for NVIDIA H100 80GB HBM3, not measured"
+    assert ("\nNVIDIA H100 80GB HBM3, batch 8: not measured."
             in fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8",
                            cwd=folder).stdout)
 

@@ -321,7 +321,7 @@ def generation_deviation(peaks:HardwarePeaks)->float:
     return spread["generation"].value if architecture and architecture not in _measured_architectures else 0.0
 
 def _part_of_rows(peaks):
-    "Return the part of `device_deviation` that single rows have beside their family."
+    "Return the part of `device_deviation` that single rows have, apart from their family."
     return math.hypot(spread["power"].value if held_power(peaks) else 0.0, generation_deviation(peaks))
 
 def device_deviation(peaks:HardwarePeaks)->float:

@@ -29,10 +29,11 @@ def _sweep_row(result):
     "Return the row of a prediction: times, rate, utilization and memory; None is unknown."
     p, step, (n, _) = result.program, result.environment.get("step") or {}, amount_done(result)
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
+    room = result.room
     return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
                 limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None,
                 mfu=step.get("mfu"), hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes,
-                largest_batch=step.get("largest_batch"))
+                memory_share=room and result.memory.peak_bytes / room, largest_batch=step.get("largest_batch"))
 
 def _sweep_fields(results):
     "Return the fields of predictions: those of a training step only where each is one."
@@ -42,8 +43,9 @@ def _sweep_fields(results):
              Field("time_s", "s", "expected", "si"), Field("p10", "s", "p10", "si"), Field("p90", "s", "p90", "si"),
              Field("per_s", f"{unit}/s", rate, "amount"), Field("peak_bytes", "B", "memory", "si"))
     step = (Field("mfu", "", "MFU", "share"), Field("hfu", "", "HFU", "share"))
+    share = Field("memory_share", "", "share", "share", meaning="peak memory ÷ memory of the device")
     most = (Field("largest_batch", "", "fits up to", "count"),)
-    known += (step if all(steps) else ()) + (most if any("largest_batch" in (s or {}) for s in steps) else ())
+    known += (step if all(steps) else (share,)) + (most if any("largest_batch" in (s or {}) for s in steps) else ())
     return {f.name: f for f in known}
 
 def _speed_factors(results):

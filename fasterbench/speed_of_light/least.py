@@ -13,7 +13,7 @@ import torch
 
 from ..core.dtypes import dtype_name
 from .elements import some_of, union
-from .needs import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of,
+from .needed import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of,
                                               in_memory_of, needed_of)
 from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
                                                product_flops)

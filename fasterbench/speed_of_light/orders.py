@@ -13,7 +13,7 @@ from itertools import combinations
 import torch
 
 from .elements import Elements, along
-from .needs import argument, axes_among, factors_of, taps_of
+from .needed import argument, axes_among, factors_of, taps_of
 from .recording import Node, Value
 
 # %% ../../nbs/speed_of_light/orders.ipynb #16c11ba0

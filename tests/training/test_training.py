@@ -222,5 +222,5 @@ def test_kernels_of_a_backward_read_what_they_read_twice():
     conv, image, weight = calls["aten::convolution_backward"], 4 * 2 * 4 * 8 * 8, 4 * 4 * 4
     # gradient, input, weight; gradients of both
     assert _byte_passes(conv) == 1 + image / (2 * image + weight + image + weight)
-    assert ({_memory_kind(c) for name, c in calls.items() if "batch_norm" in name} == {"rows"}
+    assert ({memory_kind(c) for name, c in calls.items() if "batch_norm" in name} == {"rows"}
             and any(n.endswith("batch_norm_backward") for n in calls))
