@@ -67,7 +67,8 @@ def shell():
     config = Config()
     config.HistoryManager.enabled, config.HistoryManager.hist_file = False, ":memory:"
     config.InteractiveShell.colors = "nocolor"
-    made = InteractiveShell.instance(config=config, user_module=types.ModuleType("__main__"))
+    made = InteractiveShell.instance(config=config, user_module=types.ModuleType("__main__"),
+                                     ipython_dir=os.environ["FASTERBENCH_TEST_FOLDER"])     # not in the user's home
     made.display_formatter.active_types = made.display_formatter.format_types
     made.ast_transformers.append(BothSides())
     return made
