@@ -1,6 +1,7 @@
 "The package as people get it: its bounds, its name, a wheel without the repository, secrets, and no torch."
 import json, os, re, subprocess, sys
 from configparser import ConfigParser
+from pathlib import Path
 
 import pytest
 
@@ -139,6 +140,7 @@ def test_the_options_of_the_workflows_are_there():
     given = re.findall(r"(nbdev-\w+)((?: --[\w-]+(?: \w+)?)+)", text)
     assert given
     for command, options in given:
-        known = subprocess.run([command, "--help"], capture_output=True, text=True,
+        found = Path(sys.executable).with_name(command)             # an environment that is not activated has it too
+        known = subprocess.run([found if found.exists() else command, "--help"], capture_output=True, text=True,
                                env=os.environ | dict(COLUMNS="200")).stdout
         assert [o for o in re.findall(r"--[\w-]+", options) if not re.search(rf"{o}(?![\w-])", known)] == [], command

@@ -313,8 +313,8 @@ def test_batches_of_a_model_without_operators_have_no_rate():
     from fasterbench.predicting.predict_verb import Predictions
     found = [predict(torch.nn.Identity(), torch.zeros(n, 3), "NVIDIA H100 80GB HBM3") for n in (1, 8)]
     rows = [line.split() for line in Predictions(series_of(found)).text().splitlines()]
-    assert ([(r[0], r[-3:]) for r in rows if r and r[0] in ("1", "8")]
-            == [("1", ["?", "12.0", "B"]), ("8", ["?", "96.0", "B"])])
+    assert ([(r[0], r[-4:]) for r in rows if r and r[0] in ("1", "8")]
+            == [("1", ["?", "12.0", "B", "0.0%"]), ("8", ["?", "96.0", "B", "0.0%"])])
 
 def test_a_prediction_is_read_back_as_it_was_saved(tmp_path):
     "A row's bytes by level are those of its limit: a file whose limit is below its bytes is refused."
