@@ -344,8 +344,8 @@ def _panels(series):
     "Return the parts of the chart: title, unit, and (name, row, values, hue) of each line without what is unknown."
     lines = most_changed(series.results)
     def whole(values): return [("whole model", "whole model", values, _hues[0])]
-    rate = [(f"{series.unit}/s{series.throughput_of}", "/s", whole(series.throughputs))]
-    if not all(series.throughputs): rate = []
+    rates = series.throughputs
+    rate = [(f"{series.unit}/s{series.throughput_of}", "/s", whole(rates))] if all(rates) else []
     share = series.whole.values("utilization_pct")
     roof = [("utilization", "%", whole(share))] if any(share) else []
     named = [_with_phase(n, l) for n, l in zip(told_apart([label(l.row) for l in lines], 26), lines)]

@@ -272,11 +272,10 @@ def _own_deviation(times, peaks, row, own_spread):
     of_families = math.hypot(*(t * spread[f].value for f, t in known.items())) / (sum(known.values()) or 1.0)
     return math.hypot(of_families, _part_of_rows(peaks) if row else device_deviation(peaks), *own_spread)
 
-def _of_its_kind(parts):
+def _of_its_kind(parts, families):
     "Return the spreads of a training step, and of a program of several convolutions in float32, of those that it is."
-    convolutions = sum(family_of(call) == "convolution float32" for call, _ in parts)
     if any(call.phase != "forward" for call, _ in parts): yield spread["step"].value
-    if convolutions > 1: yield spread["kind"].value
+    if families.count("convolution float32") > 1: yield spread["kind"].value
 
 def doubt_of(
     parts,               # (operator, expected s), one for each
@@ -286,9 +285,10 @@ def doubt_of(
     row:bool=False,      # Of one row instead of the program
 )->Doubt:
     "Return the doubt about the sum of `parts`: one bias for all of a family, and families apart from each other."
-    times = totals((without_own_peak(call, peaks) or family_of(call), time) for call, time in parts)
+    families = [family_of(call) for call, _ in parts]
+    times = totals((without_own_peak(call, peaks) or family, time) for (call, time), family in zip(parts, families))
     if compiled or peaks.device == "cpu" or not chip or not any(times.values()): own = deviation(peaks, compiled, row)
-    else: own = _own_deviation(times, peaks, row, _of_its_kind(parts))
+    else: own = _own_deviation(times, peaks, row, _of_its_kind(parts, families))
     return _doubt_of_families(times, own)
 
 def doubt_of_rows(

@@ -18,7 +18,7 @@ from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.point import is_waiting
-from ..roofs.row import part_of
+from ..roofs.row import part_of, totals
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -31,8 +31,8 @@ def _sample(result):
 
 def _dtype(result):
     "Return the dtype of most FLOPs if no tensor of the sample has it: token ids, autocast."
-    rows, given = groupby(result.points, "dtype"), {t["dtype"] for t in result.sample if "dtype" in t}
-    most = max(rows, key=lambda dtype: sum(p.flops or 0 for p in rows[dtype]), default="")
+    flops = totals((p.dtype, p.flops or 0) for p in result.points)
+    most, given = max(flops, key=flops.get, default=""), {t["dtype"] for t in result.sample if "dtype" in t}
     autocast = "autocast " if result.settings.get("autocast") or result.call.get("autocast") else ""
     return autocast + most if given and most not in given else ""
 
@@ -133,8 +133,8 @@ def _of_one_run(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, n, rows = result.timing, len({r for p in result.points for r, _ in p.ranks}), _time_rows(result)
-    points = [_of_mean_rank(p, n) if p.ranks else p for p in rows]
+    t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
+    points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
     if t is None: return _of_one_run(division(points, result.program.time_s if result.program else None))
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))

@@ -39,8 +39,7 @@ def filled(columns:list[dict], rows:list[list])->list[dict]:
 
 def figure(fig)->dict:
     "Return `fig` as the page wants it: plain values, and the chart in words."
-    from plotly.io import to_json
-    return json.loads(to_json(fig)) | dict(alt=fig.layout.meta["alt"])
+    return json.loads(fig.to_json()) | dict(alt=fig.layout.meta["alt"])
 
 def pairs_of(entries:dict)->list[tuple[str, str]]:
     "Return names of the code and values as a page lists them."

@@ -19,6 +19,7 @@ from ..core.units import format_si, percent_text
 from ..roofs.hardware import passing
 from ..roofs.point import RooflinePoint
 from ..roofs.division import apart
+from ..roofs.row import totals
 from .fold import label
 from .headline import model_name
 from .roof_lines import (dtypes_in_use, ink, kinds_in_use, levels_in_use, network_in_use, roofs,
@@ -371,7 +372,7 @@ def _layout(fig, title, alt, box, strip):
 def category_bars(rows, title:str, order=None):
     "Draw a bar per category of (bar, number of the row, point) rows, marked by their bounds; `order` is from below."
     rows = [(escape(bar), i, p) for bar, i, p in rows if p.time_s is not None]  # a category is as a file has it
-    fig, sums = canvas(), {bar: sum(p.time_s for *_, p in of) for bar, of in groupby(rows, 0).items()}
+    fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]
         marker = dict(color=_faint(look["color"], 0.75), line=dict(width=0.6, color=look["color"]),

@@ -9,11 +9,10 @@ __all__ = ['levels_in_use', 'kinds_in_use', 'dtypes_in_use', 'network_in_use']
 import math
 from html import escape
 
-from fastcore.basics import groupby
-
 from ..core.units import format_si
 from ..roofs.point import RooflinePoint
 from ..roofs.hardware import HardwarePeaks
+from ..roofs.row import totals
 
 # %% ../../nbs/views/roof_lines.ipynb #c4c4cdc6
 ink = "#74808a"     # readable on white and on dark pages
@@ -85,7 +84,7 @@ def network_in_use(peaks:HardwarePeaks, points:list[RooflinePoint]):
     "Return the network's roofs under which some row sends, those of a tenth of the bytes or more and fast links first."
     if peaks is None or peaks.network is None: return []
     sent = [(peaks.network.named(name), nbytes) for p in points for name, nbytes in p.sends]
-    sums = {roof: sum(nbytes for _, nbytes in of) for roof, of in groupby(sent, 0).items() if roof is not None}
+    sums = totals((roof, nbytes) for roof, nbytes in sent if roof is not None)
     def small(r): return 10 * sums[r] < sum(sums.values())
     return sorted(sums, key=lambda r: (small(r), -r.bus_bandwidth))
 
@@ -111,7 +110,7 @@ def _kind_lines(fig, kinds, box, top):
 def mix_ceiling(result)->float|None:
     "Return the ceiling of a program of several dtypes, FLOP/s: its FLOPs over the least time of their arithmetic."
     p, rows = result.program, result.points
-    flops = {dtype: sum(q.flops for q in of) for dtype, of in groupby((q for q in rows if q.flops), "dtype").items()}
+    flops = totals((q.dtype, q.flops) for q in rows if q.flops)
     if p is None or len(flops) < 2: return None
     if p.bound in ("compute", "pointwise"): return p.attainable_gflops and 1e9 * p.attainable_gflops
     peaks = result.peaks
