@@ -131,6 +131,14 @@ def _as_input(grad, x, *args, **kwargs): return torch.empty_like(x)
 @_result_of(aten.log_sigmoid_forward.default)
 def _log_sigmoid(x): return (_rows_like(x), _rows_like(x)) if x.device.type == "cpu" else None
 
+def _bags(op, table, *args, **kwargs):
+    "Return sums of rows; a CPU that means them or takes the greatest notes the bag of each row, and of one more."
+    out, bag_of, *rest = op(table, *args, **kwargs)
+    if bag_of.numel() and table.device.type == "cpu": bag_of = bag_of.new_empty(len(bag_of) + 1).resize_(len(bag_of))
+    return out, bag_of, *rest
+
+for _bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default): _known[_bag] = partial(_bags, _bag)
+
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):
     "Return what a CPU makes: an image stays one, unless all of it is rolled as a row."
@@ -182,7 +190,8 @@ def _on_zeros(op, args, kwargs, device):
         out = op(*tree_map(there, args), **tree_map(there, kwargs))
         made = [t for t in tensors_in(out) if t.layout in sparse_parts]
         _check_entries(op, tensors, made, bool(given))
-        for t in made: t.stored = [parts.get(storage_id(p), p) for p in real_parts(t)]
+        stored = [(t, real_parts(t)) for t in made]
+    for t, real in stored: t.stored = list(map(here, real)) if given else real
     return tree_map(here, out)
 
 def _check_entries(op, given, made, zeros):
@@ -190,7 +199,8 @@ def _check_entries(op, given, made, zeros):
     stored = [(memory_of(t).shape[0], getattr(t, "nowhere", False)) for t in given if t.layout in sparse_parts]
     nowhere = zeros and not stored or any(of_zeros for _, of_zeros in stored)
     for t in made:
-        known = [n for n, _ in stored] if stored else [len(v) for v in given[1:] if is_view(op)]
+        by_rows = is_view(op) or op is aten._embedding_bag_backward.default        # an entry for each index
+        known = [n for n, _ in stored] if stored else [len(v) for v in given[1:] if by_rows]
         if nowhere and memory_of(t).shape[0] not in known: raise DataDependentOutputException(op)
         t.nowhere = nowhere
 

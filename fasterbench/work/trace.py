@@ -33,7 +33,7 @@ from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in, values_of
-from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, region, storage_id,
+from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, real_parts, region, storage_id,
                                       transferred, unique_bytes)
 from .wire import Sent
 
@@ -492,7 +492,9 @@ class Tracer(Watcher):
         if self._unsettled:
             self._settle()
             self._unsettled = None
-        with DisableTorchFunctionSubclass(): _before(self, op, args, kwargs)
+        with DisableTorchFunctionSubclass():
+            if op is torch.ops.aten.clone.default and _is_taken(args[0]): return args[0]
+            _before(self, op, args, kwargs)
         out = self.run(op, args, kwargs)
         with DisableTorchFunctionSubclass(): _after(self, op, args, kwargs, out)
         return out
@@ -513,6 +515,11 @@ class Tracer(Watcher):
         finally: vars(self).update(before)
 
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
+def _is_taken(grad):
+    "Return whether a leaf takes this gradient as it is; PyTorch copies a sparse one only because it is seen."
+    if grad.layout is not torch.sparse_coo or torch.is_grad_enabled() or (node := running_node()) is None: return False
+    return node.name() == "torch::autograd::AccumulateGrad" and all(p.is_contiguous() for p in real_parts(grad))
+
 from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
 def _before(self, op, args, kwargs):
