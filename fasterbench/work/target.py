@@ -28,10 +28,10 @@ from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import without_subclasses
 from .doors import as_fake_class
-from .rules import map_tensors, op_name, tensors_in
+from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import (fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values,
                                         quiet_meta)
-from .trace import Tracer, from_outside
+from .trace import Tracer, from_outside, written
 from .values import Values, as_with_data
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -114,9 +114,16 @@ class FakeTracer(Tracer):
 
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
+        if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
+            assume(_through_views)
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
+
+# PyTorch's backward of a view that was written lays a gradient out by strides; without data it goes the way of the view
+_through_views = "views are written in place, so the bytes of their backward are the least"
+
+def _is_part(t): return t._is_view() and t.requires_grad
 
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
 
