@@ -8,6 +8,7 @@ __all__ = ['Contraction', 'operand_dtype', 'Least', 'least_work']
 # %% ../../nbs/speed_of_light/least.ipynb #bed1d634
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
@@ -39,7 +40,7 @@ _narrowing = set("""_to_copy clone contiguous expand view _unsafe_view reshape t
 _copying = set("expand view _unsafe_view unsqueeze repeat_interleave reshape clone index_select _to_copy".split())
 _fp4 = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
 
-def operand_dtype(v:Value, facts:Facts)->str:
+def operand_dtype(v:Value)->str:
     "Return the narrowest dtype that holds an operand without rounding, scales aside."
     seen = dtype_name(v.dtype)
     while (n := v.node) is not None:
@@ -77,7 +78,7 @@ def _real_products(values):
 class LeastWork:
     "The contractions of a graph."
     def __init__(self, graph, facts, needed):
-        self.graph, self.facts, self.needed = graph, facts, needed
+        self.graph, self.facts, self.needed, self.written = graph, facts, needed, cache(self._flops_of)
         self.live = [n for n in graph.nodes if any(v.index in needed and v.index not in facts.same for v in n.outs)]
         ends = [*(o.value for o in graph.outputs), *(after for _, after in graph.changed)]
         self.readers, self.ends = {}, {facts.of(v).index for v in ends}
@@ -101,14 +102,14 @@ class LeastWork:
             elif n.contraction: found.append(self._other(n))
         return [*found, *_Regions(self, products).costs()]
 
-    def _dtypes(self, values): return tuple(operand_dtype(v, self.facts) for v in values)
+    def _dtypes(self, values): return tuple(map(operand_dtype, values))
 
     def _other(self, n):
         flops = n.contraction * self.need(n).fraction
         values = [v for v in n.inputs if v.dtype.is_floating_point] or n.inputs
         return Contraction(flops, flops, flops, self._dtypes(values[:2]), dtype_name(n.outs[0].dtype))
 
-    def written(self, n)->float:
+    def _flops_of(self, n)->float:
         "Return the FLOPs of a product, without what is not needed and what is zero."
         a, b = factors_of(n)
         if {self.facts.of(v).index for v in (a, b)} & (self.facts.free | {*self.facts.hot}): return 0.0
@@ -184,7 +185,7 @@ def _linear_in(n): return [v for v in n.inputs if is_linear(n, v)]
 class _Regions:
     def __init__(self, work, products):
         self.work, self.facts = work, work.facts
-        self.written = {n.outs[0].index: work.written(n) for n in products}
+        self.nodes = {n.outs[0].index for n in products}
         self.holds = {}         # Whether a value holds a product in its expression
         self.exits, self.shared = set(), set()
         for n in work.live: self._visit(n)
@@ -192,7 +193,7 @@ class _Regions:
     def _visit(self, n):
         v = n.outs[0]
         inside = any(self.holds.get(self.facts.of(x).index) for x in _linear_in(n))
-        self.holds[v.index] = v.index in self.written or inside
+        self.holds[v.index] = v.index in self.nodes or inside
         if not self.holds[v.index]: return
         readers = self.work.readers.get(v.index, ())
         inside = readers and all(any(self.facts.of(x) is v for x in _linear_in(r)) for r in readers)
@@ -217,7 +218,7 @@ class _Regions:
         except TooLong: return self._written(v, stops)
         nodes = list({n.outs[0].index: n for _, used in terms for n in used}.values())
         if not nodes: return []
-        whole = sum(self.written[n.outs[0].index] for n in nodes)
+        whole = sum(map(self.work.written, nodes))
         least, rules = self._least(terms, expansion.ids, v, {i for axis in axes for i in expansion.ids.resolved(axis)})
         flops, rules = (least, rules) if least < 0.99 * whole else (whole, ())
         scale = flops / whole if whole else 1.0
@@ -231,12 +232,12 @@ class _Regions:
             n = x.node
             if n is None or x.index in seen or x is not v and x.index in stops: continue
             seen.add(x.index)
-            if x.index in self.written: found.append(n)
+            if x.index in self.nodes: found.append(n)
             todo += [i for i in _linear_in(n) if self.holds.get(self.facts.of(i).index)]
         return [self._contraction(n) for n in found]
 
     def _contraction(self, n, scale=1.0, rules=()):
-        written = self.written[n.outs[0].index]
+        written = self.work.written(n)
         dtypes = self.work._dtypes(factors_of(n))
         return Contraction(written * scale, written * scale, written, dtypes, dtype_name(n.outs[0].dtype), rules)
 
