@@ -249,8 +249,7 @@ def step_answer(result)->list[str]:
     if not step: return []
     room, most = result.room, step.get("largest_batch")
     told = []
-    if p.time_s and not p.is_range:
-        told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['work'] / p.time_s)} {step['unit']}/s"]
+    if "per_s" in step: told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['per_s'])} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
