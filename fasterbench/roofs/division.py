@@ -47,6 +47,7 @@ class Division:
     difference_s: float   # End to end, less the sum of rows and overhead, s
     waiting_s: float=0.0  # Waiting for collectives beyond what the roofs of the network need, s
     apart: tuple=()       # (name, s): rows in which the model does not run, longest first
+    causes: tuple=()      # (cause, s): what an idle device waited for, as far as that is known
     has_rows_above:bool=False # Whether a row is above its roof by more than the tolerance and the spread
 
     @property
@@ -92,4 +93,5 @@ def division(
     explained = chain.from_iterable(map(_explained_time, rows))
     aside = _longest((p.name, p.time_s) for p in points if p.category in apart)
     return Division(end, _longest(needed), _beyond_least_time(rows), _longest(explained), unknown, overhead_s + empty,
-                    end - total, _beyond_roof(waits), aside, any(p.above_roof for p in rows))
+                    end - total, _beyond_roof(waits), aside,
+                    has_rows_above=any(p.above_roof for p in rows))

@@ -33,7 +33,7 @@ from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in, values_of
-from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, region, storage_id,
+from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, real_parts, region, storage_id,
                                       transferred, unique_bytes)
 from .wire import Sent
 
@@ -80,7 +80,7 @@ _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _ceiling_dtype(category, tensors):
     "Return the dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
-    if category in ("matmul", "convolution") and tensors:
+    if category in ("matmul", "convolution", "attention") and tensors:
         # of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input
         if tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors): return "int8"
     floating = (dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex())
@@ -492,7 +492,9 @@ class Tracer(Watcher):
         if self._unsettled:
             self._settle()
             self._unsettled = None
-        with DisableTorchFunctionSubclass(): _before(self, op, args, kwargs)
+        with DisableTorchFunctionSubclass():
+            if op is torch.ops.aten.clone.default and _is_taken(args[0]): return args[0]
+            _before(self, op, args, kwargs)
         out = self.run(op, args, kwargs)
         with DisableTorchFunctionSubclass(): _after(self, op, args, kwargs, out)
         return out
@@ -513,6 +515,11 @@ class Tracer(Watcher):
         finally: vars(self).update(before)
 
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
+def _is_taken(grad):
+    "Return whether a leaf takes this gradient as it is; PyTorch copies a sparse one only because it is seen."
+    if grad.layout is not torch.sparse_coo or torch.is_grad_enabled() or (node := running_node()) is None: return False
+    return node.name() == "torch::autograd::AccumulateGrad" and all(p.is_contiguous() for p in real_parts(grad))
+
 from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
 def _before(self, op, args, kwargs):

@@ -188,7 +188,8 @@ answers = dict(                                   # Package -> function of it th
         create_recurrent_attention_mask=_unpadded,
         warn_if_padding_and_no_attention_mask=Answer(False, _unpadded.why),  # no padding at the ends of the token ids
         _shift_right=_all_labels, shift_tokens_right=_all_labels),           # of labels: none is -100
-    torch=dict(_check_tensor_all_with=_checked, _check_tensor_all=_checked, _check_tensor_all_impl=_checked))
+    torch=dict(_check_tensor_all_with=_checked, _check_tensor_all=_checked, _check_tensor_all_impl=_checked,
+               gaussian_nll_loss=Answer(False, _checked.why)))                  # no variance is negative
 
 def _folder_of(package):
     "Return the folder of a package, where it is loaded."
