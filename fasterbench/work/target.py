@@ -29,8 +29,8 @@ from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import without_subclasses
 from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
-from .stand_ins import (fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values,
-                                        quiet_meta)
+from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
+                                        no_values, quiet_meta)
 from .trace import Tracer, from_outside, written
 from .values import Values, as_with_data
 
@@ -364,7 +364,7 @@ def on_target(
         sample = list(map(id, sample))
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), hot_as_with_data(),
                         fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
