@@ -180,6 +180,20 @@ def test_the_backward_of_a_view_that_is_written():
     alike(net, torch.ones(4, 3, 8), backward=True, loss=lambda y: y.square().sum())
     alike(net, torch.ones(4, 3, 8))
 
+outside = torch.ones(4, 16)
+held_views = [lambda m, x: x + m.table[0], lambda m, x: x @ m.more["table"].t(), lambda m, x: x + m.table[0] + m.table[1],
+              lambda m, x: x + outside[0]]
+
+@pytest.mark.parametrize("forward", held_views)
+@pytest.mark.parametrize("backward", [False, True])
+def test_tensors_that_code_holds_count_once(forward, backward):
+    "Plain tensors, no buffers, and views of them."
+    net = Calls(lambda m, x: forward(m, m.layer(x)), layer=nn.Linear(16, 16), table=torch.ones(4, 16),
+                more=dict(table=torch.ones(8, 16)))
+    alike(net, torch.ones(32, 16), backward=backward)
+    here, there = (count_work(net, torch.ones(32, 16), backward=backward, target=t) for t in (None, targets["cuda"]))
+    assert (here.flops, here.bytes) == (there.flops, there.bytes)
+
 # ---- classes of tensors
 
 class Named(nn.Parameter):

@@ -26,7 +26,7 @@ from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
-from .dispatch import without_subclasses
+from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
@@ -112,6 +112,16 @@ class FakeTracer(Tracer):
         super().__init__(*args, **kwargs)
         self.place = place
 
+    def there(self, t): return self.place.brought(t)
+
+    def see(self, op, args, kwargs):
+        "Bring tensors with data, which code of the model holds, to the device; a view of one is no inference tensor."
+        if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
+            return super().see(op, args, kwargs)
+        args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
+        if not (torch.is_inference_mode_enabled() and is_view(op)): return super().see(op, args, kwargs)
+        with torch.inference_mode(False), torch.no_grad(): return super().see(op, args, kwargs)
+
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
         if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
@@ -131,12 +141,6 @@ class TargetTracer(FakeTracer):
     "One for a device that is not here: what the device's libraries choose is chosen as they would."
     @property
     def target(self): return self.place.target
-
-    def see(self, op, args, kwargs):
-        "Bring tensors with data, which code of the model holds, to the device."
-        if op_name(op) not in from_outside and any(map(_has_data_here, tensors_in((args, kwargs)))):
-            args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
-        return super().see(op, args, kwargs)
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         pick = library_choices.get(op)
@@ -201,7 +205,7 @@ class _Elsewhere:
         return new
 
     def _made(self, t, device=None):
-        with self.mode, torch.no_grad():
+        with self.mode, torch.inference_mode(False), torch.no_grad():
             new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device or self.device)
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
