@@ -1,7 +1,7 @@
 "What every kind of view says, in the terminal, in a notebook, on its page and in its JSON."
 import csv, html, io, json, math, os, random, re, shutil, sys
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,11 @@ import forked
 import ncu_files
 import trace_files
 from conftest import heavy_only, in_line, nightly_only, root
-from fasterbench.core.units import format_si
+from fasterbench import Result, from_json
+from fasterbench.core.units import format_si, percent_text
+from fasterbench.views.fields import brief
 from test_report import go_to, opened
-from view_kinds import llama, makers, paper, view_of
+from view_kinds import llama, makers, paper, predicted, steady, view_of
 
 def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " ", text)).split())
 @cache
@@ -39,7 +41,6 @@ def test_caveats_are_said():
 def test_files_have_whole_names():
     "A name of 29 characters is cut in the printed table alone; so are no two that then look alike."
     from fasterbench.comparing.series import _column_titles, series_of
-    from view_kinds import predicted
     found = series_of([predicted(n, on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)])
     names = [f"batch {n} {on}" for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
     assert found.csv().splitlines()[0] == ",".join(["name", "phase", "operator", "type", *(f"{n} [s]" for n in names)])
@@ -436,12 +437,59 @@ def test_what_changed_between_devices_has_an_interval():
     ratio = b.expected_per_device / a.expected_per_device
     assert b.ratio == pytest.approx(ratio) and b.ratio_interval == f"{ratio / off:.2f} to {ratio * off:.2f}" and rows.iloc[0].ratio_interval == ""
 
+def in_csv(view): return [{k.partition(" [")[0]: v for k, v in r.items()} for r in csv.DictReader(io.StringIO(view.csv()))]
+
+def first_lines(view):
+    from fasterbench.views.headline import headline
+    return (headline(view) if isinstance(view, Result) else view.lines)[:3]
+
+def time_of(rows): return [float(r["time_s"]) for r in rows]
+
+def divided_rows(view):
+    "The time in rows at the roof, lost below it, and idle, from the CSV."
+    rows = in_csv(view)
+    idle, busy = ([r for r in rows if (r["name"] == "(idle)") == apart] for apart in (True, False))
+    roof = sum(float(r["roof_time_s"]) for r in busy)
+    return roof, sum(time_of(busy)) - roof, sum(time_of(idle))
+
+def trained(): return predicted(backward=True)
+
+@pytest.mark.parametrize("view", [steady, trained, partial(view_of, "serve"), partial(view_of, "trace")])
+def test_the_first_lines_of_an_answer_are_the_same_in_every_form(view):
+    "Printed, on the page, and told again from JSON."
+    view = view()
+    lines, text = first_lines(view), " ".join(view.text().split())
+    page = plain(view.render().partition('<script type="application/json"')[0])
+    assert [(l in text, l in page) for l in lines] == [(True, True)] * 3 and first_lines(from_json(view.to_json())) == lines
+
+def test_figures_of_an_answer_are_in_the_csv():
+    """Of a profile and a trace, the division; of a training step and a server, each figure of the first lines.
+
+    By hand: three rows need 2e8 FLOP at 1e12 FLOP/s each, and take 9 ms; 34 of 40 µs no kernel runs."""
+    roof, lost, _ = divided_rows(steady())
+    assert (roof, lost) == pytest.approx((0.6e-3, 8.4e-3)) and "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[1]
+    roof, lost, idle = divided_rows(view_of("trace"))
+    assert idle == pytest.approx(34e-6) and f"= {1e6 * roof:.2f} at the roof (memory 0.23) + {1e6 * lost:.1f} lost" in first_lines(view_of("trace"))[1]
+    step, rows = trained(), in_csv(trained())
+    told = {k: {float(r[k]) for r in rows} for k in ("step_time_s", "per_s", "mfu", "peak_bytes")}
+    [time_s], [rate], [mfu], [peak] = told.values()
+    assert rate == pytest.approx(8 / time_s) and first_lines(step)[0].startswith(
+        f"a step of 8 samples: expected {format_si(time_s, 's')} · {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
+    of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
+    said = " ".join(first_lines(view_of("serve")))
+    assert f"{format_si(float(of['expected_per_s']))} tokens/s expected" in said and f"per output token {format_si(float(of['expected_s']), 's')}" in said
+    assert f"{brief(float(of['requests_per_s']))} requests/s" in said and format_si(float(of["first_s"]), "s") in said
+
+def test_a_comparison_says_its_first_line_in_every_form():
+    "9.1 ms and 7.1 ms: ×0.78."
+    view, line = view_of("pair"), "9.10 ms before, 7.10 ms after: ×0.78"
+    kept = [r["time_s"] for r in json.loads(view.to_json())["results"]]
+    assert kept == [9.1e-3, 7.1e-3] and line in view.text().split("\n")[0] and line in on_page("pair")
+
 def test_the_answer_for_a_training_step_is_the_same_in_every_form():
     "Time, rate, MFU, memory and largest batch: in the terminal, on the page, in CSV and in JSON."
     from fasterbench.comparing.series import series_of
     from fasterbench.predicting.predict_verb import Predictions
-    from fasterbench.views.fields import brief
-    from view_kinds import predicted
     found = [predicted(on=on, backward=True) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")]
     for r in found: r.environment["step"]["largest_batch"] = 64
     seen = Predictions(series_of(found))

@@ -32,7 +32,8 @@ def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, peaks=paper, **more)
     return place(Row(name, type, flops, nbytes, time_s), peaks, **more)
 
 def rows(phases=("",), times=(4e-3, 3e-3, 2e-3)):
-    return [row(f"layers.{i}.linear", t / len(phases), phase=phase) for i, t in enumerate(times) for phase in phases]
+    each = [(i, t / len(phases), phase) for i, t in enumerate(times) for phase in phases]
+    return [row(f"layers.{i}.linear", t, phase=phase, share=t / sum(times)) for i, t, phase in each]
 
 def profiled(**more):
     "On a machine that other processes used, with an operator that has no rule."

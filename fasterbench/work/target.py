@@ -7,7 +7,7 @@ __all__ = ['Target', 'on_target']
 
 # %% ../../nbs/work/target.ipynb #646dbf3a
 import copy, re, sys, threading, warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -115,12 +115,11 @@ class FakeTracer(Tracer):
     def there(self, t): return self.place.brought(t)
 
     def see(self, op, args, kwargs):
-        "Bring tensors with data, which code of the model holds, to the device; a view of one is no inference tensor."
+        "Bring tensors with data, which code of the model holds, to where it is counted."
         if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
             return super().see(op, args, kwargs)
         args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
-        if not (torch.is_inference_mode_enabled() and is_view(op)): return super().see(op, args, kwargs)
-        with torch.inference_mode(False), torch.no_grad(): return super().see(op, args, kwargs)
+        with as_for_held(op): return super().see(op, args, kwargs)
 
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
@@ -136,6 +135,10 @@ _through_views = "views are written in place, so the bytes of their backward are
 def _is_part(t): return t._is_view() and t.requires_grad
 
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
+
+def as_for_held(op):
+    "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() and is_view(op) else nullcontext()
 
 class TargetTracer(FakeTracer):
     "One for a device that is not here: what the device's libraries choose is chosen as they would."
@@ -251,21 +254,20 @@ def _optimizer_of(optimizer, place):
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
 
-def _lists(value, own):
+def _lists(value, own, masks):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
-    masks = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
     return isinstance(value, masks) or type(value) is list and bool(value) and all(id(t) in own for t in value)
 
 @contextmanager
 def _fake_model(model, fake):
     "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
-    undo = []
+    undo, masks = [], getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
     try:
         for module in model.modules():
             held = [(d, k, t) for d in (module._parameters, module._buffers) for k, t in d.items() if t is not None]
             held += [(vars(module), k, t) for k, t in vars(module).items() if isinstance(t, torch.Tensor) and t.is_meta]
             own = {id(t) for *_, t in held}
-            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own)]
+            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own, masks)]
             for d, k, t in held:
                 undo.append((d, k, t))
                 d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake, tensors_of(t))

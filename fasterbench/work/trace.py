@@ -612,15 +612,15 @@ def _call_of(self, op, args, kwargs, out):
     sent = sent_by(op, args, kwargs, out)
     if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return None
     total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
-    index, given = self._visits.current(), tensors_in((args, kwargs))
+    index, given, made = self._visits.current(), tensors_in((args, kwargs)), tensors_in(out)
     visit = self.visits[index]
-    dtype = _ceiling_dtype(category, given + tensors_in(out))
+    dtype = _ceiling_dtype(category, given + made)
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     return Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                 [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
                 tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
                 tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense, flops.again if flops else 0,
-                any(map(_lies_channels_last, given)), _is_transposed(given, tensors_in(out)),
+                any(map(_lies_channels_last, given)), _is_transposed(given, made),
                 _unmasked(self, op, args, kwargs) if category == "attention" else (1, 1))
 
 excluding = -1e4      # What is added to a score so that its weight is zero
@@ -658,9 +658,9 @@ def _lines_of(t, order):
     return len({p * t.itemsize // 128 for p in places})
 
 def _touch(self, access):
-    key, whole = storage_id(access.tensor), unique_bytes(access.tensor) if access.rows else 0
-    moved, whole = (self.memory.share(key, n) for n in (access.bytes, whole))
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], moved, whole)
+    key, *part = region(access.tensor)
+    whole = self.memory.share(key, unique_bytes(access.tensor)) if access.rows else 0
+    return Touch(self.memory.number(access.tensor), tuple(part), self.memory.share(key, access.bytes), whole)
 
 def written(op, args, kwargs):
     "Return the tensors that a call writes to."
