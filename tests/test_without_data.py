@@ -150,7 +150,7 @@ def test_loops_take_their_steps_and_one_branch_runs(target):
     assert flops(lambda m, x: each(lambda y: m.l(y), x), torch.ones(6, 4, 16)).contraction_flops == 6 * one
     work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)),
                  torch.ones(4, 16))
-    assert work.contraction_flops == one and "branch" in work.assumptions[0]
+    assert work.contraction_flops == one and "branch" in work.assumptions[0] and not work.memory.exact
 
 @pytest.mark.parametrize("norm, x", [(nn.LayerNorm(16), torch.ones(2, 8, 16)), (nn.BatchNorm2d(8), torch.ones(2, 8, 4, 16))])
 def test_norms_lay_their_results_as_kernels_do(norm, x):

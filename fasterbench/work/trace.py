@@ -505,7 +505,9 @@ class Tracer(Watcher):
         "Return a tensor that the model holds, as it is where the model is counted."
         return t
 
-    def lesser(self, functions, operands): return min(functions, key=lambda f: self._cost(f, operands))
+    def lesser(self, functions, operands):
+        self.memory.lives.opaque = True                       # another may need more memory
+        return min(functions, key=lambda f: self._cost(f, operands))
 
     def _cost(self, function, operands):
         "Return the FLOPs and the bytes of `function`, which is run and not recorded."
