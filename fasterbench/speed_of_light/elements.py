@@ -68,19 +68,19 @@ def true_cells(at:torch.Tensor)->int:
     small = compact(at)
     return int(small.count_nonzero()) * (at.numel() // small.numel())
 
-def _sum(at, dim): return at.view(torch.uint8).sum(dim, keepdim=True, dtype=torch.int32)     # six times faster
+def _summed(at, dim): return at.view(torch.uint8).sum(dim, keepdim=True, dtype=torch.int32)     # six times faster
 
 def along(at:torch.Tensor, dim:int)->torch.Tensor:
     "Count the true elements along an axis, which stays with size 1."
     small = compact(at)
     times = at.shape[dim] // max(small.shape[dim], 1)
-    return (_sum(small, dim) * times).expand(*at.shape[:dim], 1, *at.shape[dim + 1:])
+    return (_summed(small, dim) * times).expand(*at.shape[:dim], 1, *at.shape[dim + 1:])
 
 def any_along(at:torch.Tensor, *dims:int)->torch.Tensor:
     "Tell if any element along axes is true; the axes stay with size 1."
     small = compact(at)
     for d in dims:
-        if small.shape[d] != 1: small = _sum(small, d) > 0
+        if small.shape[d] != 1: small = _summed(small, d) > 0
     gone = {d % at.dim() for d in dims}
     return small.expand([1 if d in gone else n for d, n in enumerate(at.shape)])
 
@@ -139,12 +139,6 @@ def _left_alone(at, shape, steps, offset):
         if whole and at.stride(one) == 0: own[d] = one
     return own
 
-def _folded(at):
-    "Return a mask with size 1 where it turns out to be the same along an axis."
-    for d in range(at.dim()):
-        if bool((at == (first := at.narrow(d, 0, 1))).all()): at = first
-    return at
-
 def viewed(
     a:Elements,          # Of the view
     shape:tuple,         # Of what it views
@@ -165,4 +159,4 @@ def viewed(
     flat = torch.zeros(math.prod(kept), dtype=torch.bool)
     steps = [0 if m == 1 else moved(s) for m, s in zip(at.shape, steps)]
     flat.as_strided(at.shape, steps, moved(offset)).masked_fill_(at, True)
-    return Elements(tuple(shape), _folded(flat.view(kept)).expand(shape), a.share)
+    return Elements(tuple(shape), flat.view(kept).expand(shape), a.share)

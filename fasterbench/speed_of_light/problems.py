@@ -105,8 +105,8 @@ def _of_file(path, function="Model"):
     with FloatsWithoutData():
         names = runpy.run_path(str(path), run_name=path.stem)
         if lacking := [n for n in (function, "get_inputs") if n not in names]:
-            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: get_inputs is needed, and Model or the function "
-                            f"of {path}:FUNCTION")
+            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: get_inputs is needed, and Model or the "
+                            f"function of {path}:FUNCTION")
         f, given = names[function], names.get("get_init_inputs", list)()
         if function == "Model": f = f(**given) if isinstance(given, dict) else f(*given)
         return f, tuple(names["get_inputs"]())
