@@ -3,11 +3,12 @@
     python tests/benchmarks/speed_of_light.py [--half 0|1] [--per N] [--problems NAME...]
     python tests/benchmarks/speed_of_light.py --kernelbench     the table of the page `impossible_times`
     python tests/benchmarks/speed_of_light.py --neusight        kernels in float32 on nine devices
+    python tests/benchmarks/speed_of_light.py --timm            models of timm under autocast on two devices
 
 Without an option: SOL-ExecBench, against the best kernels, beside the bounds of SOLAR, and CPU seconds per workload.
 Problems are divided in two by a hash of their names. Its harness writes 512 MiB to clear the caches before every call.
 "direct": without fast algorithms of convolutions."""
-import argparse, csv, gzip, hashlib, json, os, statistics, sys, time, warnings
+import argparse, csv, gzip, hashlib, importlib, json, os, statistics, sys, time, warnings
 from dataclasses import replace
 from pathlib import Path
 from unittest.mock import patch
@@ -180,6 +181,26 @@ def neusight(every=40):
         for share, device, sample in above[:5]:
             print("  ABOVE:", share, device, [tuple(t.shape) for t in sample if isinstance(t, torch.Tensor)])
 
+def timm(every=120):
+    "Print how many models of timm are below their bound: float16 under autocast, eager and compiled."
+    create = importlib.import_module("timm").create_model
+    for device, names in (("RTX 4090", ("rtx4090", "rtx4090-dynamo")), ("RTX 3090", ("rtx3090",))):
+        times = {}
+        for name in names:
+            file = shared.parent/f"timm/benchmark-infer-amp-nchw-pt240-cu124-{name}.csv"
+            for r in csv.DictReader(file.open()):
+                of = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
+                times.setdefault(of, []).append(of[2] / float(r["infer_samples_per_sec"]))
+        found = []
+        for (name, size, batch), seconds in list(times.items())[::every]:
+            try:
+                with torch.device("meta"): model, x = create(name).eval(), torch.empty(batch, 3, size, size)
+                with torch.no_grad(): s = speed_of_light(model, x, on=device, rtol=2 ** -11)
+            except Exception as error: print(f"  {name}: {type(error).__name__}: {error}"[:110]); continue
+            found.append((s.time_s / min(seconds), name))
+        print(f"{device}: {len(found)} models, {sum(share > 1 for share, _ in found)} below the bound, largest share "
+              f"{max(found)}, median {statistics.median(share for share, _ in found):.2f}")
+
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -191,8 +212,10 @@ if __name__ == "__main__":
     given.add_argument("--verbose", action="store_true")
     given.add_argument("--kernelbench", action="store_true")
     given.add_argument("--neusight", action="store_true")
+    given.add_argument("--timm", action="store_true")
     args, found = given.parse_args(), []
-    if args.kernelbench or args.neusight: sys.exit(kernelbench() if args.kernelbench else neusight())
+    for asked, run in ((args.kernelbench, kernelbench), (args.neusight, neusight), (args.timm, timm)):
+        if asked: sys.exit(run())
     for r in rows(args.per, args.half, args.problems, args.limit):
         found.append(r)
         if args.verbose: print(json.dumps(r), flush=True)
