@@ -130,14 +130,19 @@ def _digits(n, steps):
 def _steps_of(shape): return [math.prod(shape[d + 1:]) for d in range(len(shape))]
 
 def _left_alone(at, shape, steps, offset):
-    "Return axes that one axis of the view shows whole and the mask does not tell apart: {axis: that of the view}."
-    sizes, own, start = _steps_of(shape), {}, _digits(offset, _steps_of(shape))
+    "Return axes that the view shows whole, along axes of its own where the mask is the same: {axis: those of the view}."
+    sizes, start = _steps_of(shape), _digits(offset, _steps_of(shape))
+    ends, over, own = {n * step for n, step in zip(shape, sizes)}, {}, {}
     for d, (n, step) in enumerate(zip(shape, sizes)):
-        same = [j for j, (m, s) in enumerate(zip(at.shape, steps)) if m > 1 and s < n * step and (m - 1) * s >= step]
-        one = same[0] if len(same) == 1 and n > 1 else None
-        whole = one is not None and (at.shape[one], steps[one]) == (n, step) and not start[d]
-        if whole and at.stride(one) == 0: own[d] = one
-    return own
+        moves = enumerate(zip(at.shape, steps))
+        over[d] = mine = [j for j, (m, s) in moves if m > 1 and s < n * step and (m - 1) * s >= step]
+        if n == 1 or not mine or start[d] or any(at.stride(j) for j in mine): continue
+        last, count = sum((at.shape[j] - 1) * steps[j] for j in mine), math.prod(at.shape[j] for j in mine)
+        parts_of_it = last == (n - 1) * step and count == n
+        part_of_one = len(mine) == 1 and steps[mine[0]] in sizes and count * steps[mine[0]] in ends
+        if parts_of_it or part_of_one: own[d] = mine
+    shared = {j for d in over.keys() - own.keys() for j in over[d]}         # these show another axis too
+    return {} if shared & {j for js in own.values() for j in js} else own
 
 def viewed(
     a:Elements,          # Of the view
@@ -150,7 +155,7 @@ def viewed(
     if not at.numel(): return nothing_of(shape)
     at = any_along(at, *(j for j, s in enumerate(steps) if s == 0))
     alone = _left_alone(at, shape, steps, offset)
-    for j in alone.values(): at = at.narrow(j, 0, 1)
+    for j in {j for js in alone.values() for j in js}: at = at.narrow(j, 0, 1)
     kept = [1 if d in alone else n for d, n in enumerate(shape)]
     if math.prod(kept) > most_cells or at.numel() > most_cells:
         return some_of(shape, a.count / max(math.prod(shape), 1))

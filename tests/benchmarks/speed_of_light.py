@@ -99,6 +99,14 @@ def reason_of(r):
     "Say what SOLAR counts where its figure is above ours and would be ours by another rule; \"\": something else."
     return next((why for key, why in reasons.items() if r["solar"] <= close * r[key]), "")
 
+def why_loose(r):
+    "Say why a bound is far below the best time."
+    if not r["price"]: return "no product and few bytes: sorting, index arithmetic, steps that wait for one another"
+    if (r["rtol"] or 0) > 0.1: return f"a tolerance of {r['rtol']:.2g}, within which {r['price']} is enough"
+    if r["direct"] > 2 * r["simple"]: return "fast algorithms of convolutions"
+    if r["simple"] > 2 * r["bound"]: return f"split products: {r['price']}"
+    return "little work in many steps that wait for one another"
+
 def shares(found, key): return [r[key] / r["best"] for r in found]
 
 def print_medians(found):
@@ -146,7 +154,7 @@ def summary(found, title):
                       f"{r['solar']:.5f}, {r['price']}")
     print("  loosest above 20 µs:")
     for r in sorted((r for r in timed if r["best"] > 0.02), key=lambda r: r["bound"] / r["best"])[:10]:
-        print(f"    {r['bound'] / r['best']:.4f} {r['name']} {r['axes']}, best {r['best']:.3f} ms, tolerance {r['rtol']}")
+        print(f"    {r['bound'] / r['best']:.4f} of {r['best']:.3f} ms, {r['name']}: {why_loose(r)}")
 
 def kernelbench():
     "Print the programs of one operator of level 1 that are nearest to their bound, at a tolerance of 1 %."
