@@ -135,6 +135,28 @@ def test_norms_lay_their_results_as_kernels_do(norm, x):
     net = Calls(lambda m, x: m.norm(m.layer(x)).transpose(1, 2).contiguous(), layer=nn.Linear(16, 16), norm=norm)
     alike(net, x, backward=True, loss=lambda y: y.square().sum())
 
+@pytest.mark.parametrize("f", [
+    F.hardswish, F.elu, F.softplus, F.hardtanh, F.logsigmoid, lambda x: F.rrelu(x, training=True), lambda x: 2 ** x,
+    lambda x: x.roll(1, 1), lambda x: torch.xlogy(x, x.detach()), lambda x: F.mse_loss(x, x.detach(), reduction="none"),
+    lambda x: F.binary_cross_entropy(x, x.detach(), reduction="none")])
+@pytest.mark.parametrize("x", [torch.rand(2, 8, 4, 4).contiguous(memory_format=torch.channels_last),
+                               torch.rand(2, 4, 8).transpose(1, 2)])
+def test_elements_lie_as_kernels_lay_them(f, x):
+    "In rows, or as an operand: what follows copies them, or does not."
+    net = Calls(lambda m, x: f(x * m.scale), scale=nn.Parameter(torch.ones(())))
+    alike(net, x, backward=True, loss=lambda y: y.reshape(-1).square().sum())
+
+def test_the_backward_of_a_view_that_is_written():
+    "PyTorch writes the gradient of a view by strides: 3·3·8 numbers of 4 B more than without data."
+    def forward(m, x):
+        y = m.l(x)
+        z = y * 2
+        z[1:] += y[0]
+        return z
+    net = Calls(forward, l=nn.Linear(8, 8))
+    alike(net, torch.ones(4, 3, 8), backward=True, loss=lambda y: y.square().sum())
+    alike(net, torch.ones(4, 3, 8))
+
 # ---- classes of tensors
 
 class Named(nn.Parameter):

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .point import RooflinePoint, is_waiting
-from .row import totals
+from .row import part_of, totals
 
 # %% ../../nbs/roofs/division.ipynb #158bfe2d
 _groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound,
@@ -69,12 +69,20 @@ def _explained_time(p):
     total, beyond = sum(s for _, s in p.explained), max(p.time_s - p.least_time_s, 0.0)
     return [(kind, s * min(1.0, beyond / total)) for kind, s in p.explained] if total else []
 
+def _of_mean_rank(p, n):
+    "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
+    time = sum(t for _, t in p.ranks) / n
+    roof = dict(roof_time_s=min(p.network_s, time)) if is_waiting(p) and p.roof_time_s else {}
+    return part_of(p, len(p.ranks) / n, time_s=time, **roof)
+
 def division(
     points:Sequence[RooflinePoint],
     end_to_end_s:float|None=None, # s; None: the sum of the rows and `overhead_s`
     overhead_s:float=0.0,         # Time in no row, s
 )->Division:
-    "Return the end to end time by what the roofs need, what is beyond, and what is outside."
+    "Return the end to end time by what the roofs need, what is beyond, and what is outside; of ranks their mean."
+    ranks = {r for p in points for r, _ in p.ranks}
+    points = [_of_mean_rank(p, len(ranks)) if p.ranks else p for p in points]
     waits = [p for p in points if is_waiting(p)]
     work = [p for p in points if not is_waiting(p) and p.category not in apart]
     rows = [p for p in work if p.bound not in ("none", "undefined")]

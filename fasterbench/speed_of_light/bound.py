@@ -85,10 +85,10 @@ def speed_of_light(
                         "is needed")
     return bound_within(model_or_function, sample, on, rtol, promise)
 
-def bound_within(f, sample, on, rtol:float|None=None, promise=None, limit:float|None=None)->SpeedOfLight:
+def bound_within(f, sample, on, rtol=None, promise=None, limit:float|None=None, autocast=None)->SpeedOfLight:
     "Return the speed of light of a function, if its program runs within so many CPU seconds."
     peaks, rtol, promise = as_peaks(on), _tolerance(rtol), _promised(promise)
-    graph = recorded(f, sample, target_of(peaks), limit)
+    graph = recorded(f, sample, target_of(peaks, autocast), limit)
     if not graph.returned and not graph.changed:
         raise ValueError(f"{_called_name(f)} returns no tensor and changes none: there is nothing to compute")
     if promise.compared is not None: graph.outputs = [o for o in graph.outputs if o.place in promise.compared]

@@ -8,11 +8,8 @@ __all__ = ['least_seconds']
 # %% ../../nbs/speed_of_light/door.ipynb #sd000004
 import torch
 
-from ..roofs.datasheet import target_of
 from ..roofs.hardware import HardwarePeaks
-from .bound import Promised, light_of
-from .least import least_work
-from .recording import recorded
+from .bound import Promised, bound_within
 
 # %% ../../nbs/speed_of_light/door.ipynb #sd000005
 def least_seconds(
@@ -21,5 +18,5 @@ def least_seconds(
     autocast:torch.dtype|None, # The dtype of autocast; None: without
 )->float:
     "Return the least time of a forward as its tensors say, s, with weights as they are and the same call again."
-    with torch.no_grad(): work = least_work(recorded(model, sample, target_of(peaks, autocast)))
-    return light_of(work, peaks, None, Promised(weights_fixed=True)).time_s
+    with torch.no_grad():
+        return bound_within(model, sample, peaks, promise=Promised(weights_fixed=True), autocast=autocast).time_s

@@ -8,17 +8,17 @@ __all__ = ['Contraction', 'operand_dtype', 'Least', 'least_work']
 # %% ../../nbs/speed_of_light/least.ipynb #bed1d634
 import math
 from dataclasses import dataclass
+from functools import cache
 
 import torch
 
 from ..core.dtypes import dtype_name
 from .elements import some_of, union
-from .needed import (argument, as_batch, axes_among, batched_zeros, changes_of, factors_of,
-                                              in_memory_of, needed_of)
+from .needed import as_batch, axes_among, changes_of, factors_of, in_memory_of, needed_of
 from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
                                                product_flops)
 from .recording import ProgramGraph, Value
-from .structure import Facts, facts_of
+from .structure import Facts, argument, facts_of
 from ..work.contractions import seen_pairs
 from ..work.traffic import unique_bytes
 
@@ -40,7 +40,7 @@ _narrowing = set("""_to_copy clone contiguous expand view _unsafe_view reshape t
 _copying = set("expand view _unsafe_view unsqueeze repeat_interleave reshape clone index_select _to_copy".split())
 _fp4 = {0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0}
 
-def operand_dtype(v:Value, facts:Facts)->str:
+def operand_dtype(v:Value)->str:
     "Return the narrowest dtype that holds an operand without rounding, scales aside."
     seen = dtype_name(v.dtype)
     while (n := v.node) is not None:
@@ -78,7 +78,7 @@ def _real_products(values):
 class LeastWork:
     "The contractions of a graph."
     def __init__(self, graph, facts, needed):
-        self.graph, self.facts, self.needed = graph, facts, needed
+        self.graph, self.facts, self.needed, self.written = graph, facts, needed, cache(self._flops_of)
         self.live = [n for n in graph.nodes if any(v.index in needed and v.index not in facts.same for v in n.outs)]
         ends = [*(o.value for o in graph.outputs), *(after for _, after in graph.changed)]
         self.readers, self.ends = {}, {facts.of(v).index for v in ends}
@@ -102,19 +102,19 @@ class LeastWork:
             elif n.contraction: found.append(self._other(n))
         return [*found, *_Regions(self, products).costs()]
 
-    def _dtypes(self, values): return tuple(operand_dtype(v, self.facts) for v in values)
+    def _dtypes(self, values): return tuple(map(operand_dtype, values))
 
     def _other(self, n):
         flops = n.contraction * self.need(n).fraction
         values = [v for v in n.inputs if v.dtype.is_floating_point] or n.inputs
         return Contraction(flops, flops, flops, self._dtypes(values[:2]), dtype_name(n.outs[0].dtype))
 
-    def written(self, n)->float:
+    def _flops_of(self, n)->float:
         "Return the FLOPs of a product, without what is not needed and what is zero."
         a, b = factors_of(n)
         if {self.facts.of(v).index for v in (a, b)} & (self.facts.free | {*self.facts.hot}): return 0.0
-        zeros = (batched_zeros(v, side, self.facts) for v, side in ((a, "left"), (b, "right")))
-        return product_flops(as_batch(self.need(n), "result"), *zeros, a.shape[-1]) * _real_products((a, b))
+        zeros = as_batch(self.facts.nonzero(a), "left"), as_batch(self.facts.nonzero(b))
+        return product_flops(as_batch(self.need(n)), *zeros, a.shape[-1]) * _real_products((a, b))
 
     def _attention(self, n):
         q, k, v = n.args[:3]
@@ -184,7 +184,7 @@ def _linear_in(n): return [v for v in n.inputs if is_linear(n, v)]
 
 class _Regions:
     def __init__(self, work, products):
-        self.work, self.facts, self.products = work, work.facts, products
+        self.work, self.facts = work, work.facts
         self.nodes = {n.outs[0].index for n in products}
         self.holds = {}         # Whether a value holds a product in its expression
         self.exits, self.shared = set(), set()
@@ -218,12 +218,11 @@ class _Regions:
         except TooLong: return self._written(v, stops)
         nodes = list({n.outs[0].index: n for _, used in terms for n in used}.values())
         if not nodes: return []
-        written = {n.outs[0].index: self.work.written(n) for n in nodes}
-        whole = sum(written.values())
+        whole = sum(map(self.work.written, nodes))
         least, rules = self._least(terms, expansion.ids, v, {i for axis in axes for i in expansion.ids.resolved(axis)})
         flops, rules = (least, rules) if least < 0.99 * whole else (whole, ())
         scale = flops / whole if whole else 1.0
-        return [self._contraction(n, written[n.outs[0].index], scale, rules) for n in nodes]
+        return [self._contraction(n, scale, rules) for n in nodes]
 
     def _written(self, v, stops):
         "Return the contractions of an expression that is too long to be taken apart."
@@ -235,9 +234,10 @@ class _Regions:
             seen.add(x.index)
             if x.index in self.nodes: found.append(n)
             todo += [i for i in _linear_in(n) if self.holds.get(self.facts.of(i).index)]
-        return [self._contraction(n, self.work.written(n), 1.0, ()) for n in found]
+        return [self._contraction(n) for n in found]
 
-    def _contraction(self, n, written, scale, rules):
+    def _contraction(self, n, scale=1.0, rules=()):
+        written = self.work.written(n)
         dtypes = self.work._dtypes(factors_of(n))
         return Contraction(written * scale, written * scale, written, dtypes, dtype_name(n.outs[0].dtype), rules)
 
@@ -300,21 +300,17 @@ def _needed_bytes(v, elements):
     return min(elements.count * v.dtype.itemsize, whole)
 
 def _place_in_memory(t):
-    "Return the memory of a given tensor and where in it the tensor lies."
-    return t.untyped_storage()._cdata, t.storage_offset() * t.itemsize, unique_bytes(t)
+    "Return where a given tensor begins: its memory, and the byte in it; and the byte behind it."
+    start = t.storage_offset() * t.itemsize
+    return t.untyped_storage()._cdata, start, start + unique_bytes(t)
 
 def _joined_bytes(found):
     "Add up bytes that are read of tensors; of those that overlap in memory the most counts."
-    total, blocks = 0.0, {}
-    for v, n in found:
-        block, start, size = (id(v), 0, 0) if v.given is None else _place_in_memory(v.given)
-        blocks.setdefault(block, []).append((start, start + size, n))
-    for parts in blocks.values():
-        end, most = -1, 0.0
-        for start, stop, n in sorted(parts):
-            if start >= end: total, most, end = total + most, n, stop
-            else: most, end = max(most, n), max(end, stop)
-        total += most
+    total, most, end = 0.0, 0.0, (0, 0)
+    for block, start, stop, n in sorted((*_place_in_memory(v.given), n) for v, n in found):
+        if (block, start) >= end: most, end = 0.0, (block, stop)
+        total += max(n - most, 0.0)
+        most, end = max(most, n), max(end, (block, stop))
     return total
 
 def least_work(graph:ProgramGraph)->Least:

@@ -12,9 +12,10 @@ from itertools import combinations
 
 import torch
 
-from .elements import Elements, along
-from .needed import argument, axes_among, factors_of, taps_of
+from .elements import Elements, along, true_cells
+from .needed import axes_among, factors_of, taps_of
 from .recording import Node, Value
+from .structure import argument, views_of
 
 # %% ../../nbs/speed_of_light/orders.ipynb #16c11ba0
 def _lookup(mask, dim):
@@ -28,20 +29,14 @@ def product_flops(
 )->float:
     "Return the FLOPs of a product of matrices without what is not needed or is multiplied by zero."
     batch, rows, columns = need.shape
-    if not batch * rows * columns * inner: return 0.0
-    masks = [m.at if m is not None else None for m in (need, left, right)]
-    if _lookup(masks[1], 2) or _lookup(masks[1], 1) or _lookup(masks[2], 1) or _lookup(masks[2], 2): return 0.0
-    share = math.prod(m.share for m in (need, left, right) if m is not None)
-    whole = batch * rows * columns * inner
-    n, a, b = masks
-    found = []
+    left, right = left or Elements((batch, rows, inner)), right or Elements((batch, inner, columns))
+    of_factors = left.at, right.at
+    if not batch * rows * columns * inner or any(_lookup(at, d) for at in of_factors for d in (1, 2)): return 0.0
+    n, a, b = masks = [m.mask for m in (need, left, right)]
     def met(x, i, y, j): return float((along(x, i).double() * along(y, j).double()).sum())
-    if n is not None and a is not None: found.append(met(n, 2, a, 2))
-    if n is not None and b is not None: found.append(met(n, 1, b, 1))
-    if a is not None and b is not None: found.append(met(a, 1, b.transpose(1, 2), 1))
-    parts = [m.count / m.share / math.prod(m.shape) for m in (need, left, right) if m is not None and m.share]
-    if len([m for m in masks if m is not None]) == 3: return 2 * share * min(found) * min(parts)
-    return 2 * share * (found[0] if found else whole * math.prod(parts))
+    pairs = met(n, 2, a, 2), met(n, 1, b, 1), met(a, 1, b.transpose(1, 2), 1)
+    third = 1.0 if None in (need.at, *of_factors) else min(true_cells(m) / m.numel() for m in masks)
+    return 2 * need.share * left.share * right.share * min(pairs) * third
 
 # %% ../../nbs/speed_of_light/orders.ipynb #2d6f4c89
 def fewer_products(kernel, stride, dilation)->float:
@@ -140,31 +135,14 @@ class Expansion:
 
     def of_same(self, n, axes): return self.terms(n.args[0], axes)
 
-    def of_t(self, n, axes): return self.terms(n.args[0], axes[::-1])
+    def of_view(self, n, axes):
+        "Return the terms of what a view shows whole: its steps say where in it an axis lies."
+        x, (shown,) = n.args[0], views_of(n)
+        places = sorted(((step, d) for d, step in enumerate(shown.stride()) if step and shown.shape[d] > 1), reverse=True)
+        if math.prod(shown.shape[d] for _, d in places) != math.prod(x.shape): return None
+        return self.terms(x, self.ids.regrouped([axes[d] for _, d in places], x.shape))
 
-    def of_transpose(self, n, axes):
-        axes, (i, j) = list(axes), n.args[1:3]
-        axes[i], axes[j] = axes[j], axes[i]
-        return self.terms(n.args[0], axes)
-
-    def of_permute(self, n, axes):
-        made = [()] * len(axes)
-        for axis, d in zip(axes, n.args[1]): made[d] = axis
-        return self.terms(n.args[0], made)
-
-    def of_unsqueeze(self, n, axes):
-        axes = list(axes)
-        axes.pop(n.args[1] % len(axes))
-        return self.terms(n.args[0], axes)
-
-    def of_view(self, n, axes): return self.terms(n.args[0], self.ids.regrouped(axes, n.args[0].shape))
-
-    of__unsafe_view = of_reshape = of_squeeze = of_view
-
-    def of_expand(self, n, axes):
-        x = n.args[0]
-        own = axes[len(axes) - len(x.shape):]
-        return self.terms(x, [() if size == 1 else axis for size, axis in zip(x.shape, own)])
+    of_t = of_transpose = of_permute = of_unsqueeze = of_squeeze = of_expand = of__unsafe_view = of_reshape = of_view
 
     def of_repeat(self, n, axes):
         x, made = n.args[0], []

@@ -6,8 +6,9 @@
 __all__ = ['few', 'FloatsWithoutData', 'Problem', 'NoProblem', 'problems_of', 'evaluated', 'axes_of', 'workload_problem']
 
 # %% ../../nbs/speed_of_light/problems.ipynb #e4754750
-import ast, inspect, json, math, operator, runpy
+import inspect, json, math, runpy
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -75,7 +76,6 @@ class Problem:
     name: str
     make: Callable              # () -> (function, sample), both without data of floats
     rtol: float|None = None     # Tolerance that the benchmark states
-    module: bool = False        # Whether the function is a module, whose weights are the kernel's
 
 class NoProblem(ValueError): "A file that is none of the forms of a problem."
 
@@ -84,72 +84,49 @@ def problems_of(path:str)->Iterator[Problem]:
     file, _, function = path.rpartition(":") if ".py:" in path else (path, "", "")
     p = Path(file)
     if not p.exists(): raise NoProblem(f"{file} does not exist: a file or a folder of problems is needed")
-    if function: yield Problem(f"{p.stem}:{function}", partial(_of_function, p, function))
-    elif p.is_dir(): yield from _of_folder(p)
-    elif p.suffix == ".py": yield Problem(p.stem, partial(_of_kernelbench, p), module=True)
+    if function: yield Problem(f"{p.stem}:{function}", partial(_of_file, p, function))
+    elif p.suffix == ".py": yield Problem(p.stem, partial(_of_file, p))
     elif p.suffix == ".json": yield from _of_definition(p, p.with_name("workload.jsonl"))
+    elif p.is_dir(): yield from _of_folder(p)
     else: raise NoProblem(f"{p} is no problem: a file .py with Model and get_inputs, a definition.json or a folder is "
                           "needed")
 
 def _of_folder(folder):
-    if (folder/"definition.json").is_file():
-        yield from _of_definition(folder/"definition.json", folder/"workload.jsonl")
-        return
-    files = sorted(folder.rglob("*"))
-    found = [p for p in files if p.name == "definition.json" or p.suffix == ".py" and not p.name.startswith("_")]
+    "Yield the problems below a folder; beside a definition.json no file is one."
+    def is_problem(p):
+        return p.suffix == ".py" and not p.name.startswith("_") and not p.with_name("definition.json").exists()
+    found = [p for p in sorted(folder.rglob("*")) if p.name == "definition.json" or is_problem(p)]
     if not found: raise NoProblem(f"{folder} holds no problem: no definition.json and no file .py")
     for p in found: yield from problems_of(str(p))
 
 # %% ../../nbs/speed_of_light/problems.ipynb #8ebc131f
-def _namespace(path): return runpy.run_path(str(path), run_name=path.stem)
-
-def _of_kernelbench(path):
+def _of_file(path, function="Model"):
+    "Return a function or a module of a file, and what `get_inputs` of the file gives."
     with FloatsWithoutData():
-        names = _namespace(path)
-        if lacking := [n for n in ("Model", "get_inputs") if n not in names]:
-            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: Model, get_inputs and get_init_inputs are "
-                            f"needed, or {path}:FUNCTION")
-        given = names.get("get_init_inputs", list)()
-        model = names["Model"](**given) if isinstance(given, dict) else names["Model"](*given)
-        return model, tuple(names["get_inputs"]())
-
-def _of_function(path, function):
-    "Return a function of a file, and what `get_inputs` of the file gives."
-    with FloatsWithoutData(): names = _namespace(path)
-    if function not in names: raise NoProblem(f"{path} has no {function}")
-    if "get_inputs" not in names: raise NoProblem(f"{path} has no get_inputs, which gives the arguments of {function}")
-    with FloatsWithoutData(): return names[function], tuple(names["get_inputs"]())
+        names = runpy.run_path(str(path), run_name=path.stem)
+        if lacking := [n for n in (function, "get_inputs") if n not in names]:
+            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: get_inputs is needed, and Model or the function "
+                            f"of {path}:FUNCTION")
+        f, given = names[function], names.get("get_init_inputs", list)()
+        if function == "Model": f = f(**given) if isinstance(given, dict) else f(*given)
+        return f, tuple(names["get_inputs"]())
 
 # %% ../../nbs/speed_of_light/problems.ipynb #e0296817
-_operations = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Mult: operator.mul, ast.FloorDiv: operator.floordiv,
-               ast.Div: operator.truediv, ast.Mod: operator.mod, ast.Pow: operator.pow}
-_functions = dict(min=min, max=max, ceil=math.ceil, floor=math.floor, int=int)
+_functions = dict(min=min, max=max, ceil=math.ceil, floor=math.floor, int=int, math=math)
 
 def evaluated(expression:str, names:dict)->int:
     "Return the value of an expression of numbers and names, as axes have it."
-    def value(node):
-        if isinstance(node, ast.Constant): return node.value
-        if isinstance(node, ast.Name): return names[node.id]
-        if isinstance(node, ast.BinOp) and type(node.op) in _operations:
-            return _operations[type(node.op)](value(node.left), value(node.right))
-        if isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub): return -value(node.operand)
-        function = getattr(node, "func", None)                          # `ceil` and `math.ceil`
-        called = getattr(function, "attr", getattr(function, "id", ""))
-        if called in _functions: return _functions[called](*map(value, node.args))
-        raise ValueError(f"{expression!r} is no expression of numbers and axes")
-    return int(value(ast.parse(expression, mode="eval").body))
+    return int(eval(expression, {"__builtins__": {}}, _functions | names))
 
 # %% ../../nbs/speed_of_light/problems.ipynb #a590b905
-def _axes_in(expression): return {n.id for n in ast.walk(ast.parse(expression)) if isinstance(n, ast.Name)}
-
 def axes_of(definition:dict, given:dict)->dict:
     "Return the length of every axis."
     axes = {k: a["value"] for k, a in definition["axes"].items() if "value" in a} | given
-    left = {k: a["expression"] for k, a in definition["axes"].items() if k not in axes}
-    while left:
-        ready = [k for k, e in left.items() if _axes_in(e) <= {*axes, *_functions, "math"}]
-        if not ready: raise ValueError(f"the axes {', '.join(left)} of {definition['name']} are not given")
-        for k in ready: axes[k] = evaluated(left.pop(k), axes)
+    left = {k: a["expression"] for k, a in definition["axes"].items() if k not in axes and "expression" in a}
+    for k, e in [*left.items()] * len(left):                           # each may need those before or behind it
+        with suppress(NameError): axes[k] = evaluated(e, axes)
+    if lost := definition["axes"].keys() - axes.keys():
+        raise ValueError(f"the axes {', '.join(sorted(lost))} of {definition['name']} are not given")
     return axes
 
 def _of_definition(path, workloads):

@@ -20,7 +20,7 @@ from ..engine.process import eager
 from ..work.dispatch import Watcher, watching
 from ..work.flops import operator_flops
 from ..work.rules import map_tensors, op_name, rules, tensors_in
-from ..work.target import Target, on_target
+from ..work.target import Target, as_for_held, on_target
 from ..work.trace import from_outside, written
 from ..work.values import most
 from ..work.traffic import storage_id
@@ -122,6 +122,11 @@ class Recorder(Watcher):
         if late: raise TooSlow(self.limit, len(self.graph.nodes))
         if name not in from_outside and any(map(_has_values, tensors_in((args, kwargs)))):
             args, kwargs = (map_tensors(self._brought, a) for a in (list(args), kwargs))
+            with as_for_held(op): return self._recording(op, name, args, kwargs)
+        return self._recording(op, name, args, kwargs)
+
+    def _recording(self, op, name, args, kwargs):
+        "Run an operator and record it."
         inside = map_tensors(self.value_of, list(args)), map_tensors(self.value_of, dict(kwargs))
         changes = list({id(t): t for t in written(op, args, kwargs)}.values())
         for t in changes: self._keep_values(t)

@@ -9,12 +9,12 @@ __all__ = ['summary']
 from collections.abc import Iterator
 
 from ..core.units import calls_text, first_names, percent_text, total
-from ..roofs.point import RooflinePoint
+from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
 from .fields import brief, Field, fields, fields_of
-from .fold import FoldedPoint, fold, label
+from .fold import fold, label
 from .headline import base_of_shares, divided, headline, caveats, time_doubt
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,

@@ -8,7 +8,7 @@ __all__ = ['no_values', 'no_driver', 'fakes_cloned', 'NoResult', 'StandIns', 'qu
 # %% ../../nbs/work/stand_ins.ipynb #07854422
 import logging, math, re
 from contextlib import contextmanager
-from functools import partial
+from functools import partial, reduce
 
 import torch
 from torch import nn
@@ -81,12 +81,17 @@ def known_result(op, args, kwargs):
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
+def _format_of(x):
+    "Return the memory format of an image; of anything else that of rows."
+    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
+    of_pixels = last and x.is_contiguous(memory_format=last) and not x.is_contiguous()
+    return last if of_pixels else torch.contiguous_format
+
 def _laid_as(x, t, norm):
     "Return a tensor like `t` that lies as a kernel for `norm` of `x` writes it: a layer norm by rows, others as `x`."
     if "group" in norm.name() or t is None: return t
-    last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
-    of_pixels = "layer" not in norm.name() and last and x.is_contiguous(memory_format=last) and not x.is_contiguous()
-    return torch.empty_like(x, dtype=t.dtype, memory_format=last if of_pixels else torch.contiguous_format)
+    how = torch.contiguous_format if "layer" in norm.name() else _format_of(x)
+    return torch.empty_like(x, dtype=t.dtype, memory_format=how)
 
 def _of_norm(norm, *args):
     "Return statistics in float32 where a parameter has that, as kernels keep them."
@@ -104,6 +109,40 @@ def _gradients_of_norm(backward, grad, x, *rest):
 for _norm in ("native_batch_norm", "native_layer_norm", "native_group_norm"):
     forward, backward = getattr(aten, _norm).default, getattr(aten, f"{_norm}_backward").default
     _known |= {forward: partial(_of_norm, forward), backward: partial(_gradients_of_norm, backward)}
+
+def _of_operands(op, *args, **kwargs):
+    "Return the result of `op`, laid as a kernel over elements lays it: as the first of its operands that tells."
+    out = op(*args, **kwargs)
+    order = reduce(torch.add, tensors_in(args)).stride()
+    return torch.empty_strided(out.shape, order, dtype=out.dtype, device=out.device)
+
+def _rows_like(t): return torch.empty_like(t, memory_format=torch.contiguous_format)
+def _by_rows(op, *args, **kwargs): return _rows_like(op(*args, **kwargs))
+
+_backwards = "elu hardsigmoid hardswish hardtanh logit native_dropout softplus".split()
+_by_elements = [*(getattr(aten, f"{n}_backward").default for n in _backwards), aten.xlogy.Tensor,
+                aten.special_xlog1py.default, aten.copysign.Tensor]
+_in_rows = aten.pow.Scalar, aten.rrelu_with_noise.default, *(getattr(aten, f"{n}_loss_backward").default for n in ("mse", "smooth_l1", "huber"))
+_known |= {op: partial(_of_operands, op) for op in _by_elements} | {op: partial(_by_rows, op) for op in _in_rows}
+
+@_result_of(aten.binary_cross_entropy_backward.default)
+def _as_input(grad, x, *args, **kwargs): return torch.empty_like(x)
+
+@_result_of(aten.log_sigmoid_forward.default)
+def _log_sigmoid(x): return (_rows_like(x), _rows_like(x)) if x.device.type == "cpu" else None
+
+def _bags(op, table, *args, **kwargs):
+    "Return sums of rows; a CPU that means them or takes the greatest notes the bag of each row, and of one more."
+    out, bag_of, *rest = op(table, *args, **kwargs)
+    if bag_of.numel() and table.device.type == "cpu": bag_of = bag_of.new_empty(len(bag_of) + 1).resize_(len(bag_of))
+    return out, bag_of, *rest
+
+for _bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default): _known[_bag] = partial(_bags, _bag)
+
+@_result_of(aten.roll.default)
+def _rolled(x, shifts, dims=()):
+    "Return what a CPU makes: an image stays one, unless all of it is rolled as a row."
+    return torch.empty_like(x, memory_format=_format_of(x)) if x.device.type == "cpu" and dims else None
 
 # %% ../../nbs/work/stand_ins.ipynb #dtypes02
 _of_one_dtype = {}     # operator -> places of the arguments that have to be of one dtype
@@ -151,7 +190,8 @@ def _on_zeros(op, args, kwargs, device):
         out = op(*tree_map(there, args), **tree_map(there, kwargs))
         made = [t for t in tensors_in(out) if t.layout in sparse_parts]
         _check_entries(op, tensors, made, bool(given))
-        for t in made: t.stored = [parts.get(storage_id(p), p) for p in real_parts(t)]
+        stored = [(t, real_parts(t)) for t in made]
+    for t, real in stored: t.stored = list(map(here, real)) if given else real
     return tree_map(here, out)
 
 def _check_entries(op, given, made, zeros):
@@ -159,7 +199,8 @@ def _check_entries(op, given, made, zeros):
     stored = [(memory_of(t).shape[0], getattr(t, "nowhere", False)) for t in given if t.layout in sparse_parts]
     nowhere = zeros and not stored or any(of_zeros for _, of_zeros in stored)
     for t in made:
-        known = [n for n, _ in stored] if stored else [len(v) for v in given[1:] if is_view(op)]
+        by_rows = is_view(op) or op is aten._embedding_bag_backward.default        # an entry for each index
+        known = [n for n, _ in stored] if stored else [len(v) for v in given[1:] if by_rows]
         if nowhere and memory_of(t).shape[0] not in known: raise DataDependentOutputException(op)
         t.nowhere = nowhere
 

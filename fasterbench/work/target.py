@@ -7,7 +7,7 @@ __all__ = ['Target', 'on_target']
 
 # %% ../../nbs/work/target.ipynb #646dbf3a
 import copy, re, sys, threading, warnings
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
@@ -26,12 +26,12 @@ from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
-from .dispatch import without_subclasses
+from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
-from .rules import map_tensors, op_name, tensors_in
+from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import (fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values,
                                         quiet_meta)
-from .trace import Tracer, from_outside
+from .trace import Tracer, from_outside, written
 from .values import Values, as_with_data
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -114,11 +114,22 @@ class FakeTracer(Tracer):
 
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
+        if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
+            assume(_through_views)
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
 
+# PyTorch's backward of a view that was written lays a gradient out by strides; without data it goes the way of the view
+_through_views = "views are written in place, so the bytes of their backward are the least"
+
+def _is_part(t): return t._is_view() and t.requires_grad
+
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
+
+def as_for_held(op):
+    "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
+    return torch.inference_mode(False) if is_view(op) else nullcontext()
 
 class TargetTracer(FakeTracer):
     "One for a device that is not here: what the device's libraries choose is chosen as they would."
@@ -129,6 +140,7 @@ class TargetTracer(FakeTracer):
         "Bring tensors with data, which code of the model holds, to the device."
         if op_name(op) not in from_outside and any(map(_has_data_here, tensors_in((args, kwargs)))):
             args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
+            with as_for_held(op): return super().see(op, args, kwargs)
         return super().see(op, args, kwargs)
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
@@ -194,7 +206,7 @@ class _Elsewhere:
         return new
 
     def _made(self, t, device=None):
-        with self.mode, torch.no_grad():
+        with self.mode, torch.no_grad(), torch.inference_mode(False):
             new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device or self.device)
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
@@ -240,21 +252,20 @@ def _optimizer_of(optimizer, place):
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
 
-def _lists(value, own):
+def _lists(value, own, masks):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
-    masks = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
     return isinstance(value, masks) or type(value) is list and bool(value) and all(id(t) in own for t in value)
 
 @contextmanager
 def _fake_model(model, fake):
     "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
-    undo = []
+    undo, masks = [], getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
     try:
         for module in model.modules():
             held = [(d, k, t) for d in (module._parameters, module._buffers) for k, t in d.items() if t is not None]
             held += [(vars(module), k, t) for k, t in vars(module).items() if isinstance(t, torch.Tensor) and t.is_meta]
             own = {id(t) for *_, t in held}
-            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own)]
+            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own, masks)]
             for d, k, t in held:
                 undo.append((d, k, t))
                 d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake, tensors_of(t))
