@@ -17,8 +17,7 @@ from ..roofs.kinds import is_pointwise
 from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
-from ..roofs.point import is_waiting
-from ..roofs.row import part_of, totals
+from ..roofs.row import totals
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -113,12 +112,6 @@ def _rate_text(result):
     return f"{known}, {unknown} operator{'s' if unknown > 1 else ''} unknown"
 
 # %% ../../nbs/views/headline.ipynb #fd070507
-def _of_mean_rank(p, n):
-    "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
-    time = sum(t for _, t in p.ranks) / n
-    roof = dict(roof_time_s=min(p.network_s, time)) if is_waiting(p) and p.roof_time_s else {}
-    return part_of(p, len(p.ranks) / n, time_s=time, **roof)
-
 def _time_rows(result):
     "Return the rows that divide the time: of a trace its operators and the idle time, however its rows are grouped."
     whole = result.program
@@ -144,8 +137,7 @@ def _launching(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
-    points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
+    t, points = result.timing, _time_rows(result)
     if t is None:
         d = _of_one_run(division(points, result.program.time_s if result.program else None))
         return _launching(d) if _is_predicted(result) else _with_causes(d, result)
