@@ -156,7 +156,8 @@ def test_loops_take_their_steps_and_one_branch_runs(target):
                  torch.ones(4, 16))
     assert work.contraction_flops == one and "branch" in work.assumptions[0] and not work.memory.exact
 
-@pytest.mark.parametrize("norm, x", [(nn.LayerNorm(16), torch.ones(2, 8, 16)), (nn.BatchNorm2d(8), torch.ones(2, 8, 4, 16))])
+@pytest.mark.parametrize("norm, x", [(nn.LayerNorm(16), torch.ones(2, 8, 16)),
+                                     (nn.BatchNorm2d(8), torch.ones(2, 8, 4, 16))])
 def test_norms_lay_their_results_as_kernels_do(norm, x):
     "Whatever order the axes of their gradient have: a layer before them takes theirs without a copy."
     net = Calls(lambda m, x: m.norm(m.layer(x)).transpose(1, 2).contiguous(), layer=nn.Linear(16, 16), norm=norm)
