@@ -371,7 +371,8 @@ def on_target(
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
                         StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
-                        hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)
+                        hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
+            stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
         with _explained(type(model).__name__): yield args, kwargs, place.tracer, place
