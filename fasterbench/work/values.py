@@ -74,7 +74,7 @@ class Values:
         if large and not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
         def look(t): return _first(self.of(t)) if large else self.of(t)
         made = (map_tensors(look, _on_cpu(a)) for a in (list(args), kwargs))
-        if op_name(op) == "aten::histc": return (_in_bins(known[0], *args),)
+        if op_name(op) == "aten::histc": return (_known_counts(known[0], *args),)
         with _disable_current_modes(), torch.no_grad():
             try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
@@ -113,7 +113,7 @@ class Values:
             if alike is not None: self._made(op, out, alike)
         return out
 
-def _in_bins(known, t, *how):
+def _known_counts(known, t, *how):
     "Return how many of the known values lie in each bin; of integers too, which a CPU does not count."
     with _disable_current_modes(): return torch.histc(known.double(), *how).to(t.dtype)
 
