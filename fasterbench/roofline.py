@@ -18,6 +18,7 @@ from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import differs_text, measured_result
 from .core.arguments import as_count
 from .core.docments import documented
+from .core.dtypes import rate_dtype
 from .core import features
 from .core.progress import debug
 from .core.files import write_whole
@@ -81,7 +82,8 @@ def _dtypes_to_measure(own, work):
     "Return the dtypes to measure, the main one first; ranks that profile together measure those of all of them."
     sums = {}
     for c in work.trace:
-        if c.flops and c.dtype in measurable: sums[c.dtype] = sums.get(c.dtype, 0) + c.flops
+        dtype = rate_dtype(c.dtype)
+        if c.flops and dtype in measurable: sums[dtype] = sums.get(dtype, 0) + c.flops
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")

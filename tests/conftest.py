@@ -141,10 +141,10 @@ def timed(item):
     return mark and (mark.args or ("all",))[0]
 
 # Files that one worker runs: it alone starts a browser, imports models or the compiler, and parses the package.
-together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_serve="models",
-                test_serve_models="models",
-                test_serve_times="models", test_training="models", test_house="text", test_words="text",
-                test_canary="compiler", test_typing="text", test_warnings="text", test_cli="commands")
+together = dict(test_report="pages", test_views="pages", test_compiled="compiler", test_inductor="compiler",
+                test_canary="compiler", test_serve="models", test_serve_models="models", test_serve_times="models",
+                test_training="models", test_house="text", test_words="text", test_typing="text",
+                test_warnings="text", test_cli="commands")
 
 def pytest_xdist_make_scheduler(config, log):
     from xdist.scheduler import LoadScopeScheduling

@@ -234,6 +234,24 @@ def test_a_model_from_a_file(folder):
             and "Roofline of net.py:make" in (folder/"named.html").read_text())
     assert (folder/"rows.csv").read_text().startswith("rank,name,type") and "it/s" not in done.stderr
 
+def test_an_old_pytorch_is_told_in_a_sentence(folder):
+    code = ("import torch; torch.__version__ = '2.4.0+cu121'; from fasterbench.cli.main import main; "
+            "main(['count', 'net.py:make'])")
+    done = forked.python(code, cwd=folder, env=bars)
+    assert (done.returncode, done.stderr) == (2, "fasterbench: fasterbench needs PyTorch 2.11 or later, and "
+                                                 "2.4.0+cu121 is installed: pip install --upgrade torch\n")
+    assert "torch>=2.11 " in (root/"settings.ini").read_text()
+
+@heavy_only("a process of its own")
+def test_a_compiled_model_without_a_compiler_is_told_in_a_sentence(folder, tmp_path):
+    (folder/"compiled.py").write_text("import torch\ndef make(): return torch.compile(torch.nn.Tanh()), torch.ones(8)\n")
+    done = subprocess.run([command, "roofline", "compiled.py:make", "--no-html", "--steps", "2"], cwd=folder, text=True,
+                          env=bars | dict(CXX="/no/compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)),
+                          capture_output=True)
+    assert done.returncode == 1 and done.stderr.splitlines()[-1] == (
+        "fasterbench: compiled.py:make is compiled, which needs a C++ compiler on a CPU, and none works here: install "
+        "one, or name it in the environment variable CXX")
+
 def test_json_on_standard_output(folder):
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
     names = [p["name"] for p in json.loads(done.stdout)["points"]]

@@ -164,6 +164,7 @@ def test_on_meta_and_on_data_alike():
         assert (here.peak_bytes, here.parts, here.place) == (meta.peak_bytes, meta.parts, meta.place), name
 
 @pytest.mark.parametrize("name", ["sparse gradient of an expanded one, step", "sparse embedding, step",
+                                  "sparse bag, step", "bag of means, step",
                                   "sparse sample", "norms under autocast, step", "batch norm of a sample, step"])
 def test_without_data_the_peak_is_that_of_live_storages(name):
     model, sample, how = prepared(cases[name])

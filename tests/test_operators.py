@@ -10,9 +10,14 @@ import torch._higher_order_ops
 import torch.ao.quantization.fx._decomposed
 import torchvision
 from torch import nn
+from torch.nn import functional as F
 from torch._ops import _higher_order_ops
 from torch.fx import symbolic_trace
 
+from fasterbench.core.dtypes import rate_dtype
+from fasterbench.engine.accelerator import accelerator
+from fasterbench.probes.peaks import measurable
+from fasterbench.probes.probes import compute_probes
 from fasterbench.work.count import count_work
 from fasterbench.work.dispatch import is_composite, is_view
 from fasterbench.work.flops import _is_pointwise, _rule_for
@@ -32,7 +37,8 @@ reasons = {"torchvision::box_iou_rotated": _boxes, **dict.fromkeys(("sparse::qli
            "sparse::qlinear_dynamic", "sparse::qlinear_relu_dynamic"), _blocks),
            "sparse::qlinear_prepack": "packs integers",
            "float8_sparse::fp8_sparse_mm": "the packed weight does not say how much it stores",
-           **dict.fromkeys((f"image::{n}" for n in """decode_gif decode_image decode_jpeg decode_jpegs_cuda decode_png decode_webp
+           **dict.fromkeys((f"image::{n}"
+                            for n in """decode_gif decode_image decode_jpeg decode_jpegs_cuda decode_png decode_webp
            encode_jpeg encode_jpegs_cuda encode_png read_file write_file""".split()),
                            "bytes of files: integers, a known zero"),
            "cplib::flex_cp_allgather": "a collective of torchao's prototype: how many ranks is not in its arguments",
@@ -177,3 +183,49 @@ def test_regions_without_data_are_unknown():
     work = count_work(Call(lambda x, b: torchvision.ops.roi_align(x, b, 3)),
                       (picture.detach().to("meta"), box.to("meta")))
     assert work.unknown_ops == {"torchvision::roi_align": 1}
+
+# ---- every kind of product that a row can be has a probe
+
+eight = torch.randint(-9, 9, (8, 8), dtype=torch.int8)
+picture8 = torch.randint(-9, 9, (1, 8, 4, 4), dtype=torch.int8)
+one, scales, zeros = torch.ones(()), torch.ones(8), torch.zeros(8, dtype=torch.int64)
+
+def quantized(t, dtype=torch.quint8): return torch.quantize_per_tensor(t.float(), 0.1, 0, dtype)
+
+def quantized_linear(a):
+    packed = torch.ops.quantized.linear_prepack(quantized(eight, torch.qint8), None)
+    return torch.ops.quantized.linear(quantized(a), packed, 0.1, 0), torch.ops.quantized.linear_dynamic(a.float(), packed)
+
+def quantized_conv(a):
+    packed = torch.ops.quantized.conv2d_prepack(quantized(r(8, 8, 3, 3), torch.qint8), None, [1, 1], [1, 1], [1, 1], 1)
+    return torch.ops.quantized.conv2d(quantized(a), packed, 0.1, 0)
+
+def exported_linear(a):
+    packed = torch.ops.onednn.qlinear_prepack(a, [8, 8])
+    return torch.ops.onednn.qlinear_pointwise(a, 0.1, 0, packed, scales, zeros.int(), None, 1.0, 0, torch.float32,
+                                              "none", [], "")
+
+def scaled(a): return torch._scaled_mm(a, a.t(), one, one, out_dtype=torch.bfloat16)
+
+in_a_dtype = {
+    "product": (lambda a: a @ a, (8, 8)), "products": (lambda a: torch.bmm(a, a), (2, 8, 8)),
+    "convolution": (lambda a: F.conv2d(a, a), (8, 8, 4, 4)),
+    "of voxels": (lambda a: F.conv_transpose3d(a, a), (4, 4, 2, 2, 2)),
+    "attention": (lambda a: F.scaled_dot_product_attention(a, a, a), (1, 2, 8, 8)),
+    "recurrent": (lambda a: nn.GRU(8, 8, dtype=a.dtype)(a), (2, 2, 8))}
+drawn = [(f, r(*shape).to(d)) for f, shape in in_a_dtype.values()
+         for d in (torch.bfloat16, torch.float16, torch.float32, torch.float64, torch.complex64, torch.complex128)
+         if not d.is_complex or f is in_a_dtype["product"][0]]
+drawn += [(scaled, r(16, 16).to(d)) for d in (torch.float8_e4m3fn, torch.float8_e5m2)]
+drawn += [(exported_linear, r(8, 8).to(torch.float8_e4m3fn)), (exported_linear, eight), (quantized_linear, eight),
+          (quantized_conv, picture8), (lambda a: torch._int_mm(a, a), eight)]
+
+def test_every_kind_of_product_has_a_probe():
+    "Attention and recurrent layers are products of matrices; a convolution is a kind of its own."
+    here, rows = accelerator(torch.device("cpu")), set()
+    for f, a in drawn: rows |= {(c.category, rate_dtype(c.dtype)) for c in count_work(Call(f), a).trace
+                                if c.contraction_flops}
+    kinds = {dtype: {"conv" in p.name for p in compute_probes(here, getattr(torch, dtype))} for dtype in measurable}
+    assert {dtype for _, dtype in rows} == set(measurable)
+    assert sorted((k, d) for k, d in rows if (k == "convolution") not in kinds[d]) == []
+    assert {"convolution", "matmul"} <= {k for k, d in rows if d == "int8"}

@@ -119,9 +119,6 @@ function rings(traces) {
 
 const drawn = figure => { const traces = figure.data.map(part); return [...traces, ...rings(traces)] }
 
-// What plotly still draws: a chart that is taken away is purged when that is done.
-let drawing = []
-
 let size
 const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight}`
 
@@ -132,11 +129,10 @@ function redraw() {
   tab.figures.forEach((figure, i) => {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
-    drawing.push(Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config))
+    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
   })
   showLegend()
-  drawing.push(label())
-  return drawing.at(-1)
+  return label()
 }
 
 // A click on a marker chooses its row.
@@ -150,21 +146,17 @@ function draw(figure, i) {
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
   if (!i) makeRoom(figure.layout, traces)
-  drawing.push(Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config))
+  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config)
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
 
-// Draw all charts of a tab again.
+// Draw all charts of a tab. Those of another tab are let go, not purged: one may still be drawn, or saved as an image.
 function drawAll() {
-  const old = charts
-  Promise.allSettled(drawing).then(() => old.forEach(chart => Plotly.purge(chart)))
-  drawing = []
   at("chart").replaceChildren()
   at("charts").replaceChildren()
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()
-  drawing.push(label())
-  Promise.resolve(drawing.at(-1)).then(inPlace)
+  Promise.resolve(label()).then(inPlace)
 }

@@ -231,6 +231,11 @@ def _other_inputs(net, sample):
     return [f"{type(net).__name__} also takes {', '.join(names)}; path/to/file.py:callable gives a model and a sample "
             "with it"] if names else []
 
+def _no_compiler(error):
+    "Tell if PyTorch's compiler, which is imported by then, found no C++ compiler."
+    errors = sys.modules.get("torch._inductor.exc")
+    return errors is not None and isinstance(getattr(error, "inner_exception", error), errors.InvalidCxxCompiler)
+
 @contextmanager
 def in_the_model(
     text,       # What names the model
@@ -245,6 +250,9 @@ def in_the_model(
     try: yield
     except (RuntimeError, TypeError, ValueError, IndexError, AttributeError, AssertionError, KeyError) as error:
         within = any(frame.f_code is nn.Module.__call__.__code__ for frame, _ in walk_tb(error.__traceback__))
+        if _no_compiler(error):
+            raise ValueError(f"{text} is compiled, which needs a C++ compiler on a CPU, and none works here: install "
+                             "one, or name it in the environment variable CXX") from error
         if not within and not assumed: raise
         given = f"{text} was given {sample_text(describe_sample(sample))}: " if within else ""
         others = _other_inputs(net, sample) if within else []

@@ -53,8 +53,10 @@ def _exit_code(args):
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
         if args[0] == "--debug" or getattr(error, "debug", args[0] != "run" and "--debug" in args): raise
-        if isinstance(error, ImportError) and (error.name or "").partition(".")[0] == "torch":
-            return failed(f"{args[0]} needs PyTorch, which is not installed: pip install torch", 2, True)
+        if isinstance(error, ImportError) and error.name == "torch":     # none, or an old one
+            missing = isinstance(error, ModuleNotFoundError)
+            return failed(f"{args[0]} needs PyTorch, which is not installed: pip install torch" if missing
+                          else str(error), 2, True)
         usage = hasattr(error, "format_message")
         plain = (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}") + _place_of(error)
         text = error.format_message() if usage else plain

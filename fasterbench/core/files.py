@@ -9,6 +9,7 @@ __all__ = ['without_folders', 'names_alone', 'read_json']
 import json, math, numbers, os, re, shutil, stat, uuid
 from dataclasses import fields, is_dataclass
 from pathlib import Path
+from types import NoneType
 from typing import Literal, TypedDict, get_args, get_origin
 
 import msgspec
@@ -130,8 +131,9 @@ def check_text(where, value):
     if not isinstance(value, str): raise ValueError(f"{where} is {value!r:.60}; a text is needed")
 
 def _check_number(value, may_be_negative, where):
-    valid = "a number of at least 0" if computable(value) else "0 or a size from 1e-100 to 1e100"
-    if computable(value) and (may_be_negative or value >= 0): return
+    can = computable(value)
+    if can and (may_be_negative or value >= 0): return
+    valid = "a number of at least 0" if can else "0 or a size from 1e-100 to 1e100"
     short = repr(value) if isinstance(value, float) or abs(value) < 1e20 else "a whole number of many digits"
     raise ValueError(f"{where} is {short}; {valid} is needed")
 
@@ -142,15 +144,16 @@ def check_numbers(
     where:str="",  # What `data` is called
 ):
     "Raise `ValueError` for a number that nothing can be computed with, and for what is no value of a file."
-    if isinstance(data, dict):
+    if isinstance(data, (str, bool, NoneType)): return
+    if isinstance(data, (int, float)): _check_number(data, signed is None, where)
+    elif isinstance(data, dict):
         for k, v in data.items():
             if not isinstance(k, str): raise ValueError(f"{where or 'this'} has the name {k!r:.60}; a text is needed")
             below = None if signed is None or k in signed else signed
             if k not in infinite or v != math.inf: check_numbers(v, below, infinite, f"{where}.{k}" if where else k)
     elif isinstance(data, (list, tuple)):
         for i, v in enumerate(data): check_numbers(v, signed, infinite, f"{where}[{i}]")
-    elif isinstance(data, (int, float)) and not isinstance(data, bool): _check_number(data, signed is None, where)
-    elif not isinstance(data, str | bool | None):
+    else:
         raise ValueError(f"{where} is {data!r:.60}; texts, numbers, lists and dicts of them can be kept in a file")
 
 # %% ../../nbs/core/files.ipynb #fl000003

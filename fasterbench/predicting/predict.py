@@ -379,10 +379,12 @@ def _most_per_second(facts, program):
     return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {format_si(n / program.roof_time_s, f'{unit}/s')}"]
 
 def _step_facts(program, sample, work, printed, tf32):
-    "Return what a step works on, and the share of the datasheet's peak that model and hardware FLOPs reach."
+    "Return what a step works on, its rate, and the share of the datasheet's peak that model and hardware FLOPs reach."
     n, unit = tokens_of(sample, work.trace)
     flops, facts = contractions_of(work), dict(work=n, unit=unit)
-    if program.is_range or not program.time_s or not flops.get("hardware"): return facts
+    if program.is_range or not program.time_s: return facts
+    facts["per_s"] = n / program.time_s
+    if not flops.get("hardware"): return facts
     dtype = max(flops["hardware"], key=flops["hardware"].get)
     could = program.time_s * printed.flops_of(dtype, dtype == "float32" and bool(tf32))
     return facts | {name: sum(flops[kind].values()) / could for name, kind in (("mfu", "model"), ("hfu", "hardware"))

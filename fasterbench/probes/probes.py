@@ -57,15 +57,25 @@ def _linear_probe(here, dtype, m, k, n):
         return lambda: F.linear(x, w)
     return Probe(f"linear {m}×{k}×{n}", 2 * m * k * n, build)
 
-def _quantized_linear_probe(m, k, n):
-    "A layer of a model in int8 on a CPU: oneDNN runs it faster than a plain product of integers where it has AMX."
+def _quantized_linear_probe(here, dtype, m, k, n):
     def build():
-        torch.backends.quantized.engine = "onednn"                  # put back with the state of the process
-        weight = torch.quantize_per_tensor(torch.randn(n, k), 0.02, 0, torch.qint8)
-        packed = torch.ops.quantized.linear_prepack(weight, None)
-        x = torch.quantize_per_tensor(torch.randn(m, k), 0.05, 64, torch.quint8)
-        return lambda: torch.ops.quantized.linear(x, packed, 0.1, 64)
+        x, w, scales = _random(here, dtype, m, k), _random(here, dtype, n, k), torch.ones(n)
+        zeros, packed = torch.zeros(n, dtype=torch.int32), torch.ops.onednn.qlinear_prepack(w, [m, k])
+        return lambda: torch.ops.onednn.qlinear_pointwise(
+            x, 0.1, 0, packed, scales, zeros, None, 1.0, 0, torch.bfloat16, "none", [], "")
     return Probe(f"quantized linear {m}×{k}×{n}", 2 * m * k * n, build)
+
+def _quantized_conv_probe(here, batch, channels, pixels, kernel):
+    around, size, each = [kernel // 2] * 2, (batch, channels, pixels, pixels), ([1, 1], 1)
+    def build():
+        x = _random(here, torch.int8, *size).view(torch.uint8).contiguous(memory_format=torch.channels_last)
+        w, scales = _random(here, torch.int8, channels, channels, kernel, kernel), torch.ones(channels)
+        zeros = torch.zeros(channels, dtype=torch.int64)
+        packed = torch.ops.onednn.qconv_prepack(w, scales, 0.1, 64, [1, 1], around, *each, size)
+        return lambda: torch.ops.onednn.qconv2d_pointwise(
+            x, 0.1, 64, packed, scales, zeros, None, [1, 1], around, *each, 0.1, 64, torch.uint8, "none", [], "")
+    return Probe(f"quantized conv {kernel}×{kernel} {batch}×{channels}×{pixels}²",
+                 2 * batch * (channels * pixels * kernel)**2, build)
 
 def _bmm_probe(here, dtype, batch, n):
     def build():
@@ -92,10 +102,12 @@ def compute_probes(here:Host, dtype:torch.dtype, matmul_size:int|None=None)->lis
     shapes = (n, n, n), (2 * n, 2 * n, 2 * n), (4 * n, n, 2 * n), (4 * n, 4 * n, 4 * n)
     fast = (False, True) if here.adds_fast and dtype == torch.float8_e4m3fn else (False,)
     products = [_matmul_probe(here, dtype, *shape, f) for f in fast for shape in shapes]
-    if dtype == torch.int8 and not here.has_queue and "onednn" in torch.backends.quantized.supported_engines:
-        products[:0] = [_quantized_linear_probe(*shape) for shape in shapes[:3]]
-    if dtype in (torch.int8, torch.float8_e4m3fn): return products
     images = (1, 128, 56, 3), (batch, 128, 28, 3), (batch // 2, 256, 14, 3), (1, 64, 112, 3), (1, 256, 56, 1)
+    if dtype in (torch.int8, torch.float8_e4m3fn):
+        if here.has_queue or "onednn" not in torch.backends.quantized.supported_engines: return products
+        layers = [_quantized_linear_probe(here, dtype, *shape) for shape in shapes[:3]]
+        if dtype == torch.float8_e4m3fn: return layers
+        return layers + [_quantized_conv_probe(here, *image) for image in images] + products
     linears = [_linear_probe(here, dtype, *shape) for shape in ((n, n, n), (2 * n, n, 4 * n))]
     convs = [_conv_probe(here, dtype, *image, last) for last in (True, False) for image in images]
     return [*linears, _bmm_probe(here, dtype, 16 * scale, 128 * scale), products[0], *convs, *products[1:]]

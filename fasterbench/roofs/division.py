@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .point import RooflinePoint, is_waiting
-from .row import totals
+from .row import part_of, totals
 
 # %% ../../nbs/roofs/division.ipynb #158bfe2d
 _groups = dict(bound=lambda p: p.bound, level=lambda p: p.memory_level if p.bound == "memory" else p.bound,
@@ -47,6 +47,7 @@ class Division:
     difference_s: float   # End to end, less the sum of rows and overhead, s
     waiting_s: float=0.0  # Waiting for collectives beyond what the roofs of the network need, s
     apart: tuple=()       # (name, s): rows in which the model does not run, longest first
+    causes: tuple=()      # (cause, s): what an idle device waited for, as far as that is known
     has_rows_above:bool=False # Whether a row is above its roof by more than the tolerance and the spread
 
     @property
@@ -68,12 +69,20 @@ def _explained_time(p):
     total, beyond = sum(s for _, s in p.explained), max(p.time_s - p.least_time_s, 0.0)
     return [(kind, s * min(1.0, beyond / total)) for kind, s in p.explained] if total else []
 
+def _of_mean_rank(p, n):
+    "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
+    time = sum(t for _, t in p.ranks) / n
+    roof = dict(roof_time_s=min(p.network_s, time)) if is_waiting(p) and p.roof_time_s else {}
+    return part_of(p, len(p.ranks) / n, time_s=time, **roof)
+
 def division(
     points:Sequence[RooflinePoint],
     end_to_end_s:float|None=None, # s; None: the sum of the rows and `overhead_s`
     overhead_s:float=0.0,         # Time in no row, s
 )->Division:
-    "Return the end to end time by what the roofs need, what is beyond, and what is outside."
+    "Return the end to end time by what the roofs need, what is beyond, and what is outside; of ranks their mean."
+    ranks = {r for p in points for r, _ in p.ranks}
+    points = [_of_mean_rank(p, len(ranks)) if p.ranks else p for p in points]
     waits = [p for p in points if is_waiting(p)]
     work = [p for p in points if not is_waiting(p) and p.category not in apart]
     rows = [p for p in work if p.bound not in ("none", "undefined")]
@@ -84,4 +93,5 @@ def division(
     explained = chain.from_iterable(map(_explained_time, rows))
     aside = _longest((p.name, p.time_s) for p in points if p.category in apart)
     return Division(end, _longest(needed), _beyond_least_time(rows), _longest(explained), unknown, overhead_s + empty,
-                    end - total, _beyond_roof(waits), aside, any(p.above_roof for p in rows))
+                    end - total, _beyond_roof(waits), aside,
+                    has_rows_above=any(p.above_roof for p in rows))

@@ -14,7 +14,7 @@ from html import escape
 
 from fastcore.basics import groupby
 
-from ..core.dtypes import dtype_name
+from ..core.dtypes import dtype_name, rate_dtype
 from ..core.files import Facts, Number, check_given, check_schema, check_text, names_alone, plain, \
     read_json, restored, write_whole
 from ..core.units import format_si, percent_text, positive
@@ -249,13 +249,18 @@ class HardwarePeaks:
         "The compute roofs: `ceilings`, or the peak alone."
         return self.ceilings or (Ceiling(dtype_name(self.dtype), self.peak_flops),)
 
+    def _ceilings_in(self, dtype):
+        "Return the ceilings of a dtype, or of the one at whose rate it runs."
+        name = dtype_name(dtype)
+        return [c for c in self.ceilings if c.dtype in (name, rate_dtype(name))]
+
     def flops_of(self,
         dtype:str,            # "float32"
         tf32:bool|None=None,  # Whether float32 may run as TF32, where there is such a ceiling; None: as in `peak_flops`
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "Return the compute ceiling of `dtype`, FLOP/s; `peak_flops` for a dtype that was not measured."
-        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
+        same = self._ceilings_in(dtype)
         if pointwise and (found := [c.flops for c in same if c.unit == "pointwise"]): return max(found)
         tf32 = (self.tf32_enabled if tf32 is None else tf32) and not pointwise
         found = [c.flops for c in same if c.unit != "pointwise" and (tf32 or c.unit != "TF32")]
@@ -283,7 +288,7 @@ class HardwarePeaks:
         pointwise:bool=False, # Whether the work is no contraction
     )->float:
         "Return the spread of the compute ceiling of `dtype`; 0 where it is not known."
-        same = [c for c in self.ceilings if c.dtype == dtype_name(dtype)]
+        same = self._ceilings_in(dtype)
         found = [c for c in same if (c.unit == "pointwise") == pointwise] or same
         return max((c.spread or 0.0 for c in found), default=0.0)
 

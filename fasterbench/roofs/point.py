@@ -4,17 +4,18 @@
 
 # %% auto #0
 __all__ = ['Bound', 'waiting_row', 'of_row', 'sum_of_intervals', 'common_source', 'follows', 'RooflinePoint', 'utilization',
-           'rates', 'is_waiting']
+           'rates', 'is_waiting', 'FoldedPoint', 'as_one']
 
 # %% ../../nbs/roofs/point.ipynb #pt000004
+from collections import Counter
 from dataclasses import MISSING, dataclass, field, fields
 from typing import Any, Literal
 
 from ..core.files import Number
 from ..core.units import format_si
 from .roofline_model import arithmetic_intensity
-from .row import (Parts, Row, alike_or, declarations, declared, mark, named, quantities, quantity,
-                                   scaled_last)
+from .row import (Parts, Row, alike_or, changed, declarations, declared, mark, named, quantities,
+                                   quantity, scaled_last, sums)
 from ..timing.certainty import far_below
 
 # %% ../../nbs/roofs/point.ipynb #74c15c75
@@ -148,3 +149,30 @@ waiting_row = "(communication)" # Name of a row of waiting; the collective may f
 def is_waiting(row)->bool:
     "Tell if a row is time in which a model waits for a collective."
     return row.name.startswith(waiting_row)
+
+# %% ../../nbs/roofs/point.ipynb #pt000012
+@dataclass(frozen=True)
+class FoldedPoint(RooflinePoint):
+    "Several rows as one: their time, work and time at the roof, summed."
+    count: int=1      # Blocks, or rows of one type or category
+    rows: tuple=()    # Indices of the rows that it holds
+    apportioned: bool=False # Its work is, in part, a share of the work of a kernel that runs several layers
+
+# %% ../../nbs/roofs/point.ipynb #c0d47a08
+def _bound(points):
+    "Return the bound and level with the most time at the roof; without roofs, with the most time."
+    times = Counter()
+    for p in points: times[p.bound, p.memory_level] += p.least_time_s or 0.0
+    if not any(times.values()):
+        for p in points: times[p.bound, p.memory_level] += p.longest_s
+    return times.most_common(1)[0][0]
+
+# %% ../../nbs/roofs/point.ipynb #38c776d1
+def as_one(points, rows, name, count):
+    "Sum `points` into one row; its time at the roof is the sum of theirs."
+    bound, level = _bound(points)
+    p = FoldedPoint(**sums(points, RooflinePoint) | dict(name=name, layers=()), bound=bound, memory_level=level,
+                    arithmetic_intensity=None, achieved_gflops=None, utilization_pct=None, rows=tuple(rows),
+                    count=count, apportioned=any(getattr(p, "apportioned", False) for p in points))
+    found = rates(p) | dict(utilization_pct=utilization(p.roof_time_s, p.time_s))
+    return changed(p, **found | (dict(achieved_gflops=None, utilization_pct=None) if bound == "none" else {}))

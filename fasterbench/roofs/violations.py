@@ -32,10 +32,12 @@ def _least_times(p, peaks):
 def _far(a, b): return a is not None and (b is None or not math.isclose(a, b, rel_tol=rounding, abs_tol=1e-15))
 
 def _numbers(value):
-    "Yield the numbers of an amount, of amounts in order or by name."
-    if isinstance(value, tuple):
-        for v in value: yield from _numbers(v)
-    elif isinstance(value, int | float): yield value
+    "Return the numbers of an amount, of amounts in order or by name."
+    if isinstance(value, tuple): return [n for v in value for n in _numbers(v)]
+    return [value] if isinstance(value, (int, float)) else []
+
+_checked_amounts = [(name, of["least"], of["at_most"], of["of"])
+                    for name, of in declarations(RooflinePoint).items() if of["part"]]
 
 def _total_of(p, name):
     "Return what the entries of a list sum to. Where a tool counted bytes, main memory has them all."
@@ -44,15 +46,16 @@ def _total_of(p, name):
 
 def _amount_violations(p):
     "Say which amounts of a row cannot be, or do not add up, as they are declared."
-    for name, of in declarations(RooflinePoint).items():
+    for name, least, at_most, summed in _checked_amounts:
         value = getattr(p, name)
-        if not of["part"] or not value and value != 0: continue
-        yield from (f"{name} is {v:g}" for v in _numbers(value) if _more(of["least"], v))
-        most = {k: getattr(p, k) for k in of["at_most"]}
-        yield from (f"{name} is {value:g}, and {k} {limit:g}" for k, limit in most.items() if _more(value, limit))
-        whole = getattr(p, of["of"]) if of["of"] else None
+        if not value and value != 0: continue
+        low = min(_numbers(value), default=least)
+        if _more(least, low): yield f"{name} is {low:g}"
+        for k in at_most:
+            if _more(value, limit := getattr(p, k)): yield f"{name} is {value:g}, and {k} {limit:g}"
+        whole = getattr(p, summed) if summed else None
         if whole is not None and (_more(total := _total_of(p, name), whole) or _more(whole, total)):
-            yield f"{name} sums to {total:g}, and {of['of']} is {whole:g} B"
+            yield f"{name} sums to {total:g}, and {summed} is {whole:g} B"
 
 def _is_between(low, value, high): return not _more(low, value) and not _more(value, high)
 

@@ -8,6 +8,7 @@ __all__ = ['roundoff', 'widths', 'most_terms_of_split', 'Price', 'rates_by_name'
 # %% ../../nbs/speed_of_light/prices.ipynb #1777c923
 from typing import NamedTuple
 
+from ..core.dtypes import rate_dtype
 from ..roofs.hardware import HardwarePeaks
 
 # %% ../../nbs/speed_of_light/prices.ipynb #ab02386f
@@ -17,8 +18,6 @@ roundoff = {"float64": 2.0 ** -53, "float32": 2.0 ** -24, _on_matrix_units: 2.0 
             "float4_e2m1fn_x2": 2.0 ** -2}
 widths = {"float64": 8, "float32": 4, _on_matrix_units: 4, "float32 TF32": 4, "float16": 2, "bfloat16": 2,
           "float8_e4m3fn": 1, "float8_e5m2": 1, "float4_e2m1fn_x2": 0.5}              # bytes of a number
-_of_size = {"float8_e4m3fnuz": "float8_e4m3fn", "float8_e5m2": "float8_e4m3fn", "float8_e5m2fnuz": "float8_e4m3fn",
-            "complex64": "float32", "complex128": "float64", "complex32": "float16", "float8_e8m0fnu": "float8_e4m3fn"}
 most_terms_of_split = 3
 
 class Price(NamedTuple):
@@ -45,7 +44,7 @@ def _fastest(rates, allowed=lambda name: True):
 
 def written_price(rates:dict, dtypes:tuple)->Price:
     "Return the price of a product as the tensors say: in the narrowest format that holds both operands."
-    names = [_of_size.get(d, d) for d in dtypes] or ["float32"]
+    names = [rate_dtype(d) for d in dtypes] or ["float32"]
     widest = max(names, key=lambda k: -roundoff.get(k, 1.0))
     if widest in rates: return Price(widest, rates[widest], widths.get(widest, 8))
     if widest not in roundoff: return _fastest(rates)               # whole numbers whose rate is not known
@@ -60,7 +59,7 @@ def price_within(rates:dict, dtypes:tuple, rtol:float|None)->Price:
 def split_price(rates:dict, dtypes:tuple, rtol:float|None)->Price:
     "Return the price where operands may be split into terms of a narrower format, and all units work at once."
     single = price_within(rates, dtypes, rtol)
-    own = max((roundoff.get(_of_size.get(d, d), 0.0) for d in dtypes), default=0.0)
+    own = max((roundoff.get(rate_dtype(d), 0.0) for d in dtypes), default=0.0)
     best = max([single, *_splits(rates, max(rtol, own))] if rtol else [single], key=lambda p: p.rate)
     if single.name != "float32": return best
     if best is single and _on_matrix_units not in rates: return best

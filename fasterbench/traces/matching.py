@@ -10,8 +10,7 @@ import re, statistics
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 
-from ..roofs.point import RooflinePoint
-from ..views.fold import as_one
+from ..roofs.point import RooflinePoint, as_one
 
 # %% ../../nbs/traces/matching.ipynb #10121a93
 _class_and_counter = re.compile(r"([A-Za-z]\w*?)_(\d+)$")

@@ -299,7 +299,7 @@ def _worth_processes(found):
 def _reduce_all(found, peaks, name, executor, how):
     one = partial(_reduce_source, peaks=peaks, name=name, how=how)
     if executor is not None: return list(executor.map(one, found))
-    return list((in_processes if _worth_processes(found) else map)(one, found))
+    return in_processes(one, found) if _worth_processes(found) else [one(s) for s in found]
 
 # %% ../../nbs/traces/trace_read.ipynb #d0246441
 def read_trace(
@@ -328,11 +328,11 @@ def read_trace(
                   _file_texts("rules", rules),
                   _one_file("like", like), _one_file("kernels", kernels))
     for rule_file in how.rules: read_rules(rule_file)
-    traces = tuple(sources(path))
+    traces = sources(path)
     found = _reduce_all(traces, peaks, name, executor, how)
     if name and all(r.device == "cpu" for r in found) and as_peaks(name).device != "cpu":
         raise ValueError(f"on={name!r}: no trace has activity of a GPU; `peaks` takes the roofs of a CPU")
-    return replace(_trace_result(found, by, peaks), reading=how, traces=traces)
+    return replace(_trace_result(found, by, peaks), reading=how, traces=tuple(traces))
 
 # %% ../../nbs/traces/trace_read.ipynb #cd170de4
 _writers = {".html": "to_html", ".json": "to_json", ".csv": "to_csv"}

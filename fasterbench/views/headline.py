@@ -17,8 +17,7 @@ from ..roofs.kinds import is_pointwise
 from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
-from ..roofs.point import is_waiting
-from ..roofs.row import part_of, totals
+from ..roofs.row import totals
 from .fields import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
@@ -113,12 +112,6 @@ def _rate_text(result):
     return f"{known}, {unknown} operator{'s' if unknown > 1 else ''} unknown"
 
 # %% ../../nbs/views/headline.ipynb #fd070507
-def _of_mean_rank(p, n):
-    "Average the times of a row over `n` ranks; a rank without the row counts as 0 s."
-    time = sum(t for _, t in p.ranks) / n
-    roof = dict(roof_time_s=min(p.network_s, time)) if is_waiting(p) and p.roof_time_s else {}
-    return part_of(p, len(p.ranks) / n, time_s=time, **roof)
-
 def _time_rows(result):
     "Return the rows that divide the time: of a trace its operators and the idle time, however its rows are grouped."
     whole = result.program
@@ -130,12 +123,19 @@ def _of_one_run(d):
     "Return a division of a run in which the rows were timed too: what no row has is between them."
     return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
 
+def _with_causes(d, result):
+    "Return a division with what its idle time waited for; gaps of several devices are brought to their mean."
+    sums, idle = totals((i.cause, i.seconds) for i in result.idle), sum(s for name, s in d.apart if name == "(idle)")
+    longest = sorted(sums.items(), key=lambda pair: -pair[1])
+    return replace(d, causes=tuple((cause, idle * s / sum(sums.values())) for cause, s in longest))
+
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, n = result.timing, len({r for p in result.points for r, _ in p.ranks})
-    points = [_of_mean_rank(p, n) if p.ranks else p for p in _time_rows(result)]
-    if t is None: return _of_one_run(division(points, result.program.time_s if result.program else None))
+    t, points = result.timing, _time_rows(result)
+    if t is None:
+        d = division(points, result.program.time_s if result.program else None)
+        return _with_causes(_of_one_run(d), result)
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 
@@ -185,14 +185,17 @@ class Term(NamedTuple):
     label: str     # In words
     seconds: float # Negative if the parts before it exceed the total
 
-def terms(d:Division)->list[Term]:
+def terms(
+    d:Division,
+    unknown:str="with unknown FLOPs", # What rows are called that no roof is known for
+)->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
     outside = [("outside", "between layers", d.outside_s + max(d.difference_s, 0.0)),
                ("excess", "difference of rows and total", min(d.difference_s, 0.0))]
     above = ("lost below the roof" if d.above_s >= 0 else "in rows faster than their roofs" if d.has_rows_above
              else "in rows at their roofs")
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
-             ("unknown", "with unknown FLOPs", d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
+             ("unknown", unknown, d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
              ("waiting", "waiting for communication", d.waiting_s), *outside]
     return [Term(*part) for part in parts if abs(part[2]) > 1e-9 * d.end_to_end_s]      # less is rounding
 
@@ -204,20 +207,26 @@ def is_split(d:Division)->bool:
     "Tell if the rows and what is known of the time between them sum to the end to end time: 3 % are missing at most."
     return abs(d.difference_s) <= rows_apart * d.end_to_end_s
 
-def equation(d:Division)->str:
+def _remark(label, pairs, text, total):
+    "Say in brackets what a part of the time consists of, as far as that is a hundredth of the total."
+    told = ", ".join(f"{name} {text(s)}" for name, s in pairs if s > 0.01 * total)
+    return f" ({label}{told})" if told else ""
+
+def equation(d:Division, unknown:str="with unknown FLOPs")->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
     text = _in_unit_of(d.end_to_end_s)
     if not is_split(d):
         apart = abs(d.difference_s)
         share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
         return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
-    shown = [t for t in terms(d) if text(abs(t.seconds)) != "0"]
-    explained = ", ".join(f"{kind} {text(s)}" for kind, s in d.explained if s > 0.01 * d.end_to_end_s)
+    shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
+    remarks = {"lost below the roof": _remark("explained: ", d.explained, text, d.end_to_end_s),
+               "idle": _remark("", d.causes, text, d.end_to_end_s)}
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
     for t in shown:
-        remark = f" (explained: {explained})" if t.kind == "above" and explained else ""
-        if t.kind not in dict(d.needed): parts.append((t.seconds, f"{text(abs(t.seconds))} {t.label}{remark}"))
+        if t.kind in dict(d.needed): continue
+        parts.append((t.seconds, f"{text(abs(t.seconds))} {t.label}{remarks.get(t.label, '')}"))
     return f"{format_si(d.end_to_end_s, 's')} = {_signed(parts) or 0}"
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7
@@ -232,8 +241,7 @@ def step_answer(result)->list[str]:
     if not step: return []
     room, most = result.room, step.get("largest_batch")
     told = []
-    if p.time_s and not p.is_range:
-        told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['work'] / p.time_s)} {step['unit']}/s"]
+    if "per_s" in step: told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['per_s'])} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
@@ -250,7 +258,9 @@ def time_division(result)->list[str]:
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
-    if result.peaks is None: return lines + [f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why]
+    if result.peaks is None:
+        divides = [equation(divided(result), "in kernels")] if result.idle else []
+        return lines + divides + [f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why]
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
     return [*step_answer(result), *lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
 

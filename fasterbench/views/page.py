@@ -8,6 +8,7 @@ __all__ = []
 # %% ../../nbs/views/page.ipynb #adf6b6b3
 import gzip, json, re, math
 from base64 import b64encode
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -22,11 +23,15 @@ def column(field:Field, visible:bool=True)->dict:
                 visible=visible, text=not field.number)
 
 # %% ../../nbs/views/page.ipynb #f91f13ee
+@cache
+def _saved_fields(kind): return [f.name for f in fields(kind) if f.metadata.get("saved", True)]
+
 def finite(value):
-    "Return `value` with infinities as text, since JSON has none."
+    "Return `value` as JSON has it: infinities as text, a dataclass by the fields that files hold."
+    if isinstance(value, float): return value if math.isfinite(value) else str(value)
     if isinstance(value, dict): return {k: finite(v) for k, v in value.items()}
     if isinstance(value, (list, tuple)): return [finite(v) for v in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return {k: finite(getattr(value, k)) for k in _saved_fields(type(value))} if is_dataclass(value) else value
 
 def cells(rows, columns:list[dict])->list[list]:
     "Return the values of `rows`, as JSON can hold them."

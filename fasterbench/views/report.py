@@ -15,10 +15,10 @@ from fastcore.basics import groupby
 from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si
-from ..roofs.point import RooflinePoint
+from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.row import declarations
 from .fields import fields_of
-from .fold import FoldedPoint, fold
+from .fold import fold
 from .headline import divided, headline, is_split, model_name, terms
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .origin import argument_texts

@@ -8,7 +8,7 @@ __all__ = ['Tensors', 'Contractions', 'Limits', 'Timing', 'Breakdown', 'Idle', '
 
 # %% ../../nbs/views/result.ipynb #b8bdd298
 import math
-from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING
 
 from ..core import features
@@ -304,16 +304,10 @@ class Result(View):
 schema = "fasterbench.result"
 version = 3
 
-def plain_values(value):
-    if isinstance(value, list): return [plain_values(v) for v in value]
-    if not is_dataclass(value): return value
-    left_out = {f.name for f in fields(value) if not f.metadata.get("saved", True)}
-    return {k: v for k, v in asdict(value).items() if k not in left_out}
-
 def to_dict(result:Result)->dict:
     "Return everything, as plain values that JSON can hold."
-    values = {f.name: plain_values(getattr(result, f.name)) for f in fields(result)} | dict(peaks=result.peaks
-        and result.peaks.to_dict(), breakdowns=names_alone(plain_values(result.breakdowns)))
+    values = {f.name: getattr(result, f.name) for f in fields(result)} | dict(peaks=result.peaks
+        and result.peaks.to_dict(), breakdowns=names_alone(finite(result.breakdowns)))
     return dict(schema=schema, version=version, **finite(values), caveats=result.caveats)
 
 _signed = "drift", "call", "settings"    # Numbers that may be negative

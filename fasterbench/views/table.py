@@ -9,12 +9,12 @@ __all__ = ['summary']
 from collections.abc import Iterator
 
 from ..core.units import calls_text, first_names, percent_text, total
-from ..roofs.point import RooflinePoint
+from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
 from .fields import brief, Field, fields, fields_of
-from .fold import FoldedPoint, fold, label
+from .fold import fold, label
 from .headline import base_of_shares, divided, headline, caveats, time_doubt
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
@@ -239,10 +239,20 @@ def records(result, points:str, keys)->Iterator[dict]:
         more |= _efficiencies(p, result.peaks) | _level_columns(p, names)
         yield {k: more[k] if k in more else getattr(p, k, None) for k in keys}
 
+def _step_fields(unit):
+    "Return the fields of a predicted training step, the same in each of its rows."
+    found = (Field("step_time_s", "s", "step time", "si"), Field("per_s", f"{unit}/s", f"{unit}/s", "amount"),
+             Field("mfu", "", "MFU", "share"), Field("hfu", "", "HFU", "share"),
+             Field("peak_bytes", "B", "peak memory", "si"), Field("largest_batch", "", "fits up to", "count"))
+    return {f.name: f for f in found}
+
 def sheet_of(result, points:str="modules")->Sheet:
-    "Return the rows with the fields of `fields_of`."
-    known = fields_of(result.level_names)
-    return Sheet(known, records(result, points, known))
+    "Return the rows with the fields of `fields_of`; of a predicted training step also with what its headline says."
+    known, step = fields_of(result.level_names), result.environment.get("step")
+    rows = records(result, points, known)
+    if not step: return Sheet(known, rows)
+    figures = dict(step_time_s=result.program.time_s, peak_bytes=result.memory and result.memory.peak_bytes) | step
+    return Sheet(known | _step_fields(step["unit"]), (row | figures for row in rows))
 
 # %% ../../nbs/views/table.ipynb #f10239b9
 def html_table(result, top:int|None=10)->str:

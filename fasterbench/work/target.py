@@ -28,10 +28,10 @@ from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
-from .rules import map_tensors, op_name, tensors_in
-from .stand_ins import (fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values,
-                                        quiet_meta)
-from .trace import Tracer, from_outside
+from .rules import assume, map_tensors, op_name, tensors_in
+from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
+                                        no_values, quiet_meta)
+from .trace import Tracer, from_outside, written
 from .values import Values, as_with_data
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -112,29 +112,38 @@ class FakeTracer(Tracer):
         super().__init__(*args, **kwargs)
         self.place = place
 
+    def there(self, t): return self.place.brought(t)
+
+    def see(self, op, args, kwargs):
+        "Bring tensors with data, which code of the model holds, to where it is counted."
+        if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
+            return super().see(op, args, kwargs)
+        args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
+        with as_for_held(op): return super().see(op, args, kwargs)
+
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
+        if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
+            assume(_through_views)
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
+
+# PyTorch's backward of a view that was written lays a gradient out by strides; without data it goes the way of the view
+_through_views = "views are written in place, so the bytes of their backward are the least"
+
+def _is_part(t): return t._is_view() and t.requires_grad
 
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
 
 def as_for_held(op):
     "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
-    return torch.inference_mode(False) if is_view(op) else nullcontext()
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() and is_view(op) else nullcontext()
 
 class TargetTracer(FakeTracer):
     "One for a device that is not here: what the device's libraries choose is chosen as they would."
     @property
     def target(self): return self.place.target
-
-    def see(self, op, args, kwargs):
-        "Bring tensors with data, which code of the model holds, to the device."
-        if op_name(op) not in from_outside and any(map(_has_data_here, tensors_in((args, kwargs)))):
-            args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
-            with as_for_held(op): return super().see(op, args, kwargs)
-        return super().see(op, args, kwargs)
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         pick = library_choices.get(op)
@@ -199,7 +208,7 @@ class _Elsewhere:
         return new
 
     def _made(self, t, device=None):
-        with self.mode, torch.no_grad(), torch.inference_mode(False):
+        with self.mode, torch.inference_mode(False), torch.no_grad():
             new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device or self.device)
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
@@ -245,21 +254,20 @@ def _optimizer_of(optimizer, place):
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
 
-def _lists(value, own):
+def _lists(value, own, masks):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
-    masks = getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
     return isinstance(value, masks) or type(value) is list and bool(value) and all(id(t) in own for t in value)
 
 @contextmanager
 def _fake_model(model, fake):
     "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
-    undo = []
+    undo, masks = [], getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
     try:
         for module in model.modules():
             held = [(d, k, t) for d in (module._parameters, module._buffers) for k, t in d.items() if t is not None]
             held += [(vars(module), k, t) for k, t in vars(module).items() if isinstance(t, torch.Tensor) and t.is_meta]
             own = {id(t) for *_, t in held}
-            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own)]
+            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own, masks)]
             for d, k, t in held:
                 undo.append((d, k, t))
                 d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake, tensors_of(t))
@@ -362,7 +370,7 @@ def on_target(
         sample = list(map(id, sample))
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), hot_as_with_data(),
                         fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise

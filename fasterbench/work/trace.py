@@ -33,7 +33,7 @@ from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in, values_of
-from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, region, storage_id,
+from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, real_parts, region, storage_id,
                                       transferred, unique_bytes)
 from .wire import Sent
 
@@ -80,7 +80,7 @@ _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _ceiling_dtype(category, tensors):
     "Return the dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
-    if category in ("matmul", "convolution") and tensors:
+    if category in ("matmul", "convolution", "attention") and tensors:
         # of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input
         if tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors): return "int8"
     floating = (dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex())
@@ -492,14 +492,22 @@ class Tracer(Watcher):
         if self._unsettled:
             self._settle()
             self._unsettled = None
-        with DisableTorchFunctionSubclass(): _before(self, op, args, kwargs)
+        with DisableTorchFunctionSubclass():
+            if op is torch.ops.aten.clone.default and _is_taken(args[0]): return args[0]
+            _before(self, op, args, kwargs)
         out = self.run(op, args, kwargs)
         with DisableTorchFunctionSubclass(): _after(self, op, args, kwargs, out)
         return out
 
     def run(self, op, args, kwargs): return op(*args, **kwargs)
 
-    def lesser(self, functions, operands): return min(functions, key=lambda f: self._cost(f, operands))
+    def there(self, t):
+        "Return a tensor that the model holds, as it is where the model is counted."
+        return t
+
+    def lesser(self, functions, operands):
+        self.memory.lives.opaque = True                       # another may need more memory
+        return min(functions, key=lambda f: self._cost(f, operands))
 
     def _cost(self, function, operands):
         "Return the FLOPs and the bytes of `function`, which is run and not recorded."
@@ -513,6 +521,11 @@ class Tracer(Watcher):
         finally: vars(self).update(before)
 
 # %% ../../nbs/work/trace.ipynb #f33fe3ec
+def _is_taken(grad):
+    "Return whether a leaf takes this gradient as it is; PyTorch copies a sparse one only because it is seen."
+    if grad.layout is not torch.sparse_coo or torch.is_grad_enabled() or (node := running_node()) is None: return False
+    return node.name() == "torch::autograd::AccumulateGrad" and all(p.is_contiguous() for p in real_parts(grad))
+
 from_outside = {"aten::lift_fresh", "aten::lift"}     # what Python made just now: `torch.tensor([1, 2])`
 
 def _before(self, op, args, kwargs):
@@ -601,15 +614,15 @@ def _call_of(self, op, args, kwargs, out):
     sent = sent_by(op, args, kwargs, out)
     if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return None
     total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
-    index, given = self._visits.current(), tensors_in((args, kwargs))
+    index, given, made = self._visits.current(), tensors_in((args, kwargs)), tensors_in(out)
     visit = self.visits[index]
-    dtype = _ceiling_dtype(category, given + tensors_in(out))
+    dtype = _ceiling_dtype(category, given + made)
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
     return Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                 [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
                 tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
                 tuple(dtype_name(t.dtype) for t in given), dtype, sent, dense, flops.again if flops else 0,
-                any(map(_lies_channels_last, given)), _is_transposed(given, tensors_in(out)),
+                any(map(_lies_channels_last, given)), _is_transposed(given, made),
                 _unmasked(self, op, args, kwargs) if category == "attention" else (1, 1))
 
 excluding = -1e4      # What is added to a score so that its weight is zero
@@ -647,9 +660,9 @@ def _lines_of(t, order):
     return len({p * t.itemsize // 128 for p in places})
 
 def _touch(self, access):
-    key, whole = storage_id(access.tensor), unique_bytes(access.tensor) if access.rows else 0
-    moved, whole = (self.memory.share(key, n) for n in (access.bytes, whole))
-    return Touch(self.memory.number(access.tensor), region(access.tensor)[1:], moved, whole)
+    key, *part = region(access.tensor)
+    whole = self.memory.share(key, unique_bytes(access.tensor)) if access.rows else 0
+    return Touch(self.memory.number(access.tensor), tuple(part), self.memory.share(key, access.bytes), whole)
 
 def written(op, args, kwargs):
     "Return the tensors that a call writes to."

@@ -17,6 +17,7 @@ from ..core.private import (DataDependentOutputException, DisableTorchFunctionSu
 from ..engine.process import SharedSwitch
 from .dispatch import is_view, without_subclasses
 from .rules import assume, map_tensors, op_name, tensors_in
+from .stand_ins import checked
 from .trace import written
 from .traffic import storage_id
 
@@ -65,13 +66,15 @@ class Values:
 
     def _values_of(self, op, args, kwargs):
         "Return what `op` gives for the values of its arguments, in a tuple; `None` where that is not known."
-        known = [self.of(t) for t in tensors_in((args, kwargs))]
-        if any(v is None for v in known) or not _is_determined(op): return None
+        given = tensors_in((args, kwargs))
+        if any(self.of(t) is None for t in given) or not _is_determined(op): return None
+        known = [self.of(t) for t in given]
         if not known and op_name(op) in _constants: return (_constant(op, args, kwargs),)
         large = any(v.numel() > most for v in known) and not is_view(op)
         if large and not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
         def look(t): return _first(self.of(t)) if large else self.of(t)
         made = (map_tensors(look, _on_cpu(a)) for a in (list(args), kwargs))
+        if op_name(op) == "aten::histc": return (_counted(known[0], *args),)
         with _disable_current_modes(), torch.no_grad():
             try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
@@ -105,9 +108,14 @@ class Values:
         with DisableTorchFunctionSubclass():
             self._lost.update(map(storage_id, _overwritten(op, args, kwargs)))
             _note_choice(op, args, kwargs, out)
+            if op_name(op) not in _tests | _comparisons: return out
             with _disable_current_modes(): alike = _alike(op, args)
             if alike is not None: self._made(op, out, alike)
         return out
+
+def _counted(known, t, *how):
+    "Return how many of the known values lie in each bin; of integers too, which a CPU does not count."
+    with _disable_current_modes(): return torch.histc(known.double(), *how).to(t.dtype)
 
 _with_masks = {f"aten::{n}" for n in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")}
 _constants = {f"aten::{n}" for n in ("zeros", "ones", "full")}
@@ -144,10 +152,9 @@ def _is_beyond(x, number):
 
 def _alike(op, args):
     "Return what a test of unknown numbers gives for each that is finite; `None` where that depends on the number."
-    name, x, *rest = op_name(op), *args
-    if name not in _tests and name not in _comparisons: return None
+    x, *rest = args
     if not isinstance(x, torch.Tensor): return None
-    if name == "aten::eq" and rest and not isinstance(rest[0], torch.Tensor) and (answer := _answered()) is not None:
+    if op_name(op) == "aten::eq" and rest and not isinstance(rest[0], torch.Tensor) and (answer := _answered()) is not None:
         assume(answer.why)
         return torch.tensor(answer.heard)
     if not (x.is_floating_point() or x.is_complex()): return None
@@ -179,7 +186,7 @@ class Answer(NamedTuple):
     why: str
 
 _unpadded = Answer(True, "no position is padded")
-_all_labels, _checked = Answer(False, "no label is left out"), Answer(True, "the checks of inputs hold")
+_all_labels, _checked = Answer(False, "no label is left out"), Answer(True, checked)
 answers = dict(                                   # Package -> function of it that asks -> what it hears
     transformers=dict(
         find_packed_sequence_indices=Answer(True, "no row holds several sequences"),
@@ -187,7 +194,8 @@ answers = dict(                                   # Package -> function of it th
         create_recurrent_attention_mask=_unpadded,
         warn_if_padding_and_no_attention_mask=Answer(False, _unpadded.why),  # no padding at the ends of the token ids
         _shift_right=_all_labels, shift_tokens_right=_all_labels),           # of labels: none is -100
-    torch=dict(_check_tensor_all_with=_checked, _check_tensor_all=_checked, _check_tensor_all_impl=_checked))
+    torch=dict(_check_tensor_all_with=_checked, _check_tensor_all=_checked, _check_tensor_all_impl=_checked,
+               gaussian_nll_loss=Answer(False, _checked.why)))                  # no variance is negative
 
 def _folder_of(package):
     "Return the folder of a package, where it is loaded."

@@ -1,25 +1,23 @@
 "Compiled models: a row for every kernel, with figures by hand or from an independent counter, and everything put back."
-import ast, copy, json, math, sys, threading
+import json, math, os, shutil, sys, threading
 from functools import partial
-from importlib.util import find_spec
-from types import FunctionType
 
 import pytest
 import torch
 from torch import nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
-from conftest import heavy_only, in_line, nightly, nightly_only
+from conftest import heavy_only, nightly
 from fasterbench import compare, count_work, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.violations import violations
 from fasterbench.views import report
-from fasterbench.views.result import from_dict
 from fasterbench.views.page import unbroken
-from fasterbench.compiled.fused import read_buffers, read_site
+from fasterbench.views.result import from_dict
 
+cxx = os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+pytestmark = [heavy_only("compiles C++"), pytest.mark.skipif(shutil.which(cxx) is None, reason="no C++ compiler")]
 peaks = HardwarePeaks(1e15, 1e15)      # roofs that nothing here reaches
 
 class Block(nn.Module):
@@ -108,18 +106,6 @@ def test_the_fused_kernel_reads_and_writes_once(forward):
     gelu = next(p for p in kernels(forward[-1]) if p.name == "blocks.0.act")
     assert gelu.bytes_moved == 2 * 4 * 8 * 32 and gelu.flops == 5 * 8 * 32      # x·½ · (1 + erf(x·√½))
 
-def test_results_that_are_freed_are_timestamped_for_themselves():
-    "Statements that free results, also several in a row, are one slot; the kernel between keeps its own."
-    body = "a = make()", "b = make()", "del a", "del b", "kernel(args)", "del args", "return 1"
-    source = "\n    ".join(["def call(args):", *body])
-    function, log = ast.parse(source).body[0], []
-    code = inductor._timestamped_code(function, {id(function.body[4]): 1}, "here.py", freeing=2)
-    space = dict(make=int, kernel=lambda args: log.append("kernel"),
-                 fasterbench_timestamp=lambda *timestamp: log.append(timestamp))
-    assert FunctionType(code, space)(0) == 1
-    def of(slot): return [("enter", slot), ("leave", slot)]
-    assert log == [("enter", 0), *of(2), ("enter", 1), "kernel", ("leave", 1), *of(2), ("leave", 0)]
-
 def test_rows_by_layer_are_those_of_the_kernels(forward):
     result = forward[-1]
     by_layer = result.folded("layer").points
@@ -180,8 +166,7 @@ def scatters():
     return torch.zeros(100, 16), rows, index, torch.randn(3000, 16)
 
 @pytest.mark.parametrize("f", [lambda o, i, s: o.index_add(0, i, s) * 2,
-                               pytest.param(lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2,
-                                            marks=heavy_only("the same by another name"))])
+                               lambda o, i, s: o.index_put((i,), s, accumulate=True) * 2])
 def test_a_loop_that_adds_to_a_place_has_its_additions(f):
     "By hand: an addition for each element of the source, and a product for each of the result; integers have none."
     out, rows, _, source = scatters()
@@ -192,7 +177,6 @@ def row_of(result, kind): return next(p for p in result.points if p.type == kind
 
 def copies(result): return sorted(p.bytes_moved for p in kernels(result) if p.type.startswith("fused "))
 
-@heavy_only("compiles again")
 def test_operators_that_change_a_tensor_have_rows():
     "By hand: a copy of the result is made, then index and source are read, and the result is read and written."
     out, _, index, source = scatters()
@@ -215,7 +199,6 @@ def test_an_operator_without_a_row_is_named(monkeypatch):
     torch._dynamo.reset()
     assert any("no row for aten.scatter_reduce_.two (2 calls):" in n for n in profiled(f, (out, index, source)).notes)
 
-@heavy_only("compiles again")
 def test_an_index_put_that_inductor_calls_has_a_row():
     "By hand, with an index of rows, and with two of single elements: 3000 additions of 16, and of one."
     out, rows, index, source = scatters()
@@ -247,7 +230,6 @@ class Gathers(nn.Module):
     def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Runs(lambda x, i: x.gather(0, i))
     def forward(self, x, i): return self.pick(self.fc(x), i)
 
-@heavy_only("compiles again")
 def test_the_gradient_of_a_gather_has_a_row():
     "By hand: 200 × 64 gradients are added into 50 × 64 zeros."
     sample = torch.randn(50, 64), torch.randint(0, 50, (200, 64))
@@ -276,7 +258,7 @@ def test_memory_is_of_the_eager_operators(forward):
     assert found.peak_bytes == 3 * 4 * 256 * 256 and found.eager and found.peak == "786.43 kB (eager operators)"
     assert not count_work(Chain(), torch.ones(256, 256)).memory.eager and "(eager operators) = " in forward[-1].text()
 
-@pytest.mark.parametrize("how", in_line(["compile", "child", "each block"], "child"))
+@pytest.mark.parametrize("how", ["compile", "child", "each block"])
 def test_compiled_in_other_ways(how):
     "`module.compile()`, a compiled child, and each block compiled for itself: the same layers, by their whole names."
     model, sample = made(), torch.ones(8, 16)
@@ -297,7 +279,6 @@ def test_compiled_in_other_ways(how):
     assert generated == sum(p.bytes_moved for p in kernels(result)) + beside and (beside > 0) == (how != "compile")
     assert eager == sum(w.eager_bytes for w in work.values()) and beside < least <= generated and least_s <= made_s
 
-@heavy_only("compiles forward and backward")
 def test_training_step():
     model, sample = made(), torch.ones(8, 16)
     result = check(profiled(torch.compile(model), sample, backward=True))
@@ -314,7 +295,6 @@ class Tied(nn.Module):
         self.head.weight = self.embedding.weight
     def forward(self, ids): return self.head(self.embedding(ids).tanh())
 
-@heavy_only("compiles again")
 def test_a_product_that_adds_the_gradients_of_tied_weights_has_its_layer():
     "A pattern of Inductor adds the embedding's gradient within the product, which then has no record of its module."
     result = check(profiled(torch.compile(made(Tied)), torch.arange(8), backward=True))
@@ -338,14 +318,12 @@ class Eagerly(Net):
     def between(self, x): return x @ x.T @ x
     def forward(self, x): return self.head(self.between(self.blocks[0](x)))
 
-@heavy_only("compiles again; a graph break is in the line")
 def test_what_runs_eagerly_between_graphs():
     "Two products of 8 × 16 with its transpose run in no graph; they are in the row of the module."
     result = profiled(torch.compile(made(Eagerly)))
     row = next(p for p in result.points if not p.layers and p.flops)
     assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
 
-@heavy_only("compiles again")
 def test_dynamic_shapes_and_recompilation():
     "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
     model = torch.compile(made())
@@ -356,7 +334,6 @@ def test_dynamic_shapes_and_recompilation():
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
     assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
 
-@heavy_only("compiles again")
 @pytest.mark.parametrize("sample", [torch.ones(5, 16), torch.ones(8, 16)[2:7]], ids=["own memory", "a view"])
 def test_sizes_that_are_symbols_from_the_first_run(sample):
     "With dynamic=True the symbol of a size is named after its tensor, or after the one that this is a view of."
@@ -367,7 +344,6 @@ def test_sizes_that_are_symbols_from_the_first_run(sample):
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
     assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
 
-@heavy_only("compiles twice; the sizes of operators are in the line")
 @pytest.mark.parametrize("part", [slice(None), slice(2, 5)], ids=["own memory", "a view"])
 def test_products_of_sizes_that_are_symbols(part):
     class Layer(nn.TransformerEncoderLayer):
@@ -388,7 +364,6 @@ class Cache(nn.Module):
         scores = (x * self.k).sum(-1).softmax(-1)
         return (scores.unsqueeze(-1) * self.v).sum(2)
 
-@heavy_only("compiles again")
 def test_a_cache_that_is_written_and_read_in_one_kernel():
     "By hand: of keys and values all rows but the new one are read."
     result = check(profiled(torch.compile(made(Cache)), torch.ones(1, 16, 1, 64)))
@@ -396,7 +371,6 @@ def test_a_cache_that_is_written_and_read_in_one_kernel():
     scores, row = 4 * 16 * 2048, 4 * 16 * 64
     assert rows + 2 * row + 2 * row <= moved <= rows + 8 * row + 4 * scores
 
-@heavy_only("compiles again")
 def test_a_graph_that_dynamo_begins_again(monkeypatch):
     "Where a number turns out to be a constant, PyTorch gives up the graph, and Dynamo makes it in another way."
     from torch._dynamo.exc import TensorifyScalarRestartAnalysis
@@ -410,7 +384,6 @@ def test_a_graph_that_dynamo_begins_again(monkeypatch):
 
 def exported(model): return torch.compile(torch.export.export(model, (torch.ones(8, 16),)).module())
 
-@heavy_only("compiles in three modes, and what was exported")
 @pytest.mark.parametrize("compiled", [partial(torch.compile, mode="reduce-overhead"), exported,
                                       partial(torch.compile, options={"freezing": True}),
                                       partial(torch.compile, mode="max-autotune")],
@@ -420,7 +393,6 @@ def test_modes(compiled):
     assert kernels(result), result.notes
     assert contractions(result) == products(made(), torch.ones(8, 16))
 
-@heavy_only("compiles in another dtype")
 def test_autocast():
     class Cast(Net):
         def forward(self, x):
@@ -429,15 +401,6 @@ def test_autocast():
     assert contractions(result) == products(made(), torch.ones(8, 16))
     assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
 
-def somebodys_compiler(graph, inputs): return graph.forward
-
-@pytest.mark.parametrize("backend", in_line(["eager", "aot_eager", somebodys_compiler], "eager"))
-def test_another_backend_stays_one_row(backend):
-    result = profiled(torch.compile(made(), backend=backend))
-    name = getattr(backend, "__name__", backend)
-    assert not kernels(result) and any(name in n and "one row" in n for n in result.notes), result.notes
-
-@heavy_only("compiles C++")
 def test_a_wrapper_in_cpp_stays_one_row():
     result = profiled(torch.compile(made(), options={"cpp_wrapper": True}))
     assert not kernels(result) and any("its wrapper is C++" in n for n in result.notes), result.notes
@@ -458,9 +421,7 @@ def test_code_that_is_not_found_says_so(monkeypatch):
     result = profiled(torch.compile(made()))
     assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
 
-training = pytest.param("training", marks=heavy_only("compiles forward and backward"))
-
-@pytest.mark.parametrize("of", ["each block", training])
+@pytest.mark.parametrize("of", ["each block", "training"])
 def test_a_trace_with_its_sites(of, tmp_path):
     "A trace of three runs on this CPU: its kernels have the layers, FLOPs and bytes that the profile has."
     with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
@@ -485,12 +446,6 @@ def test_a_trace_with_its_sites(of, tmp_path):
     for field in ("flops", "contraction_flops", "bytes_moved", "calls"):
         assert sums(found, field) == {key: 3 * v for key, v in sums(wanted, field).items()}, field
 
-def test_sites_of_what_is_not_compiled(tmp_path):
-    analyzer = RooflineAnalyzer(made(), torch.ones(8, 16), peaks).profile(warmup=1, steps=1, progress=False)
-    with pytest.raises(ValueError, match="no kernels of compiled code"): analyzer.to_kernels(tmp_path / "kernels.json")
-    with pytest.raises(ValueError, match="compiled=True"):
-        predict(made(), torch.ones(8, 16), peaks, kernels=tmp_path / "kernels.json")
-
 class Product(nn.Linear):
     "A layer with a forward of its own: PyTorch 2.11 does not compile a call of one of its own layers alone."
     def forward(self, x): return nn.functional.linear(x, self.weight, self.bias)
@@ -504,7 +459,6 @@ class Interleaved(Net):
         for b in (*self.blocks, *self.blocks): x = b(x)
         return self.head(x)
 
-@heavy_only("compiles again")
 def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
     model = made(Interleaved)
     for b in model.blocks: b.compile()
@@ -513,7 +467,6 @@ def test_kernels_of_graphs_that_are_called_in_turn_are_in_order(tmp_path):
     layers = [kernel["layers"][0][0] for kernel in json.loads((tmp_path / "kernels.json").read_text())["sites"]]
     assert [k for k, path in enumerate(layers) if path == "blocks.1"] == [len(layers) // 2 - 1, len(layers) - 1]
 
-@heavy_only("compiles three models")
 def test_what_no_record_names_is_said():
     "The product that adds the gradients of tied weights (above) has an inferred layer; a forward has none."
     trained = profiled(torch.compile(made(Tied)), torch.arange(8), backward=True)
@@ -540,19 +493,16 @@ def ready():
     with torch.no_grad(): model(torch.ones(8, 16))
     return model
 
-@heavy_only("compiles again")
 def test_nothing_is_compiled_anew_and_nothing_stays():
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     model, code = ready(), Net.forward.__code__
     before, entries = snapshot(wrappers()), _debug_get_cache_entry_list(code)
-    counted = dict(torch._dynamo.utils.counters["frames"])
     for _ in range(10): profiled(model)                    # more often than the limit of recompilations
     assert snapshot(wrappers()) == before and _debug_get_cache_entry_list(code)[0] is not None and len(entries) == 1
     with torch._dynamo.config.patch(error_on_recompile=True), torch.no_grad(): model(torch.ones(8, 16))
     with torch.no_grad(): model(torch.ones(3, 16))        # a size that is new is still compiled
     assert kernels(profiled(model, torch.ones(3, 16)))
 
-@heavy_only("compiles again")
 def test_two_threads():
     """Two compiled models, profiled at once: each has the kernels of its own, or says that the other had it run
     eagerly; nothing stays."""
@@ -604,7 +554,6 @@ def lines_of(f, files, at=None):
     finally: sys.settrace(old)
     return count
 
-@heavy_only("swaps at every line")
 def test_interrupted_at_every_line_of_the_swap():
     model, sample = ready(), torch.ones(8, 16)
     with torch.no_grad(): frames = inductor.Generator(lambda *kernel: kernel[2]).run(lambda: model(sample))
@@ -622,7 +571,6 @@ def test_interrupted_at_every_line_of_the_swap():
         timestamped.leave()                                     # as the profile's own undo does once more
         assert snapshot(wrappers()) == before, at
 
-@heavy_only("generates code thirteen times")
 def test_interrupted_while_code_is_generated():
     model, sample = ready(), torch.ones(8, 16)
     before = snapshot(wrappers())
@@ -636,106 +584,6 @@ def test_interrupted_while_code_is_generated():
         assert snapshot(wrappers()) == before, at
     assert kernels(profiled(model))
 
-# Code for a GPU, generated where there is none
-
-h100 = "sm90", 132, 50 << 20     # what Inductor asks of a GPU
-
-def generated(model, sample, device):
-    "The graph that Inductor generates for a device, from tensors without data."
-    mode, model = FakeTensorMode(allow_non_fake_inputs=True), copy.deepcopy(model)
-    def there(t): return torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device)
-    with mode:
-        for m in model.modules():
-            m._parameters = {k: None if p is None else nn.Parameter(there(p), requires_grad=False) for k,
-                             p in m._parameters.items()}
-            m._buffers = {k: None if b is None else there(b) for k, b in m._buffers.items()}
-        sample = there(sample)
-    with torch.no_grad():
-        graph = torch.export.export(model, (sample,), strict=False).graph_module
-        inputs = [n.meta["val"] for n in graph.graph.find_nodes(op="placeholder")]
-        made, = inductor.Generator(read_site, read_buffers).generate(graph, inputs, h100 if device == "cuda"
-                                                                     else ()).graphs
-    return made
-
-def bytes_of(kernel): return sum(t.bytes for t in (*kernel.call.reads, *kernel.call.writes))
-
-def check_triton(model, sample):
-    made = generated(model, sample, "cuda")
-    assert "triton" in made.source and "async_compile.triton(" in made.source
-    # every kernel is placed
-    assert sorted(inductor.kernel_statements(made.source)) == list(range(len(made.kernels)))
-    assert sum(k.call.contraction_flops for k in made.kernels) == products(model, sample)
-    paths = {n for n, _ in model.named_modules()}
-    for k in made.kernels: assert k.layers and {path for path, *_ in k.layers} <= paths and bytes_of(k) > 0, k.name
-    return made
-
-triton = pytest.mark.skipif(find_spec("triton") is None, reason="no Triton: a build of PyTorch for CPUs")
-
-@triton
-def test_triton_code_of_a_transformer():
-    "GELU between two products, by hand: on a GPU the bias of the first is added here, and read."
-    model, sample = made(), torch.ones(8, 16)
-    made_here = check_triton(model, sample)
-    gelu = [k for k in made_here.kernels if any(path == "blocks.0.act" for path, *_ in k.layers)]
-    assert min(map(bytes_of, gelu)) == 2 * 4 * 8 * 32 + 4 * 32
-
-@triton
-@nightly_only("Inductor generates the code of a whole ResNet-18")
-def test_triton_code_of_resnet18():
-    import torchvision
-    made_here = check_triton(torchvision.models.resnet18().eval(), torch.ones(1, 3, 224, 224))
-    assert len(made_here.kernels) == 57
-
-@triton
-def test_a_compiled_model_is_predicted_by_its_kernels():
-    "The rows are those of the code that Inductor generates for that GPU, and nothing of PyTorch stays replaced."
-    model, sample = made(), torch.ones(8, 16)
-    before = [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device",
-                                            "_lazy_init")]
-    result = predict(model, sample, "NVIDIA H100 80GB HBM3", compiled=True)
-    assert [vars(torch.cuda)[n] for n in ("get_device_properties", "get_device_capability", "current_device",
-                                          "_lazy_init")] == before
-    assert sum(p.contraction_flops for p in result.points) == products(model, sample)
-    assert any(p.type.startswith("fused ") for p in result.points) and all(p.layers for p in result.points)
-    up = next(p for p in result.points if p.name == "blocks.0.up" and p.contraction_flops)
-    assert up.bytes_moved == 4 * (8 * 16 + 16 * 32 + 8 * 32)                  # its bias is added by the next kernel
-    assert result.program.roof_time_s <= result.program.time_s and "kernels that Inductor" in result.text()
-
-@triton
-def test_attention_is_predicted_as_its_kernel(tmp_path):
-    """Attention by hand: two products of 2·4 heads, 16 rows, 16 columns and 8 numbers; a product of a projection
-    has its layer."""
-    class Attends(nn.Module):
-        def __init__(self):
-            super().__init__()
-            self.q, self.o = nn.Linear(32, 32, bias=False), nn.Linear(32, 32, bias=False)
-        def forward(self, x):
-            q = self.q(x).view(2, 16, 4, 8).transpose(1, 2)
-            return self.o(nn.functional.scaled_dot_product_attention(q, q, q).transpose(1, 2).reshape(2, 16, 32))
-    with torch.device("meta"): model, x = Attends().to(torch.bfloat16), torch.empty(2, 16, 32, dtype=torch.bfloat16)
-    result = predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True, kernels=tmp_path / "kernels.json")
-    attention, = [p for p in result.points if p.category == "attention"]
-    assert attention.contraction_flops == 2 * 2 * 2 * 4 * 16 * 16 * 8
-    names = [kernel["name"] for kernel in json.loads((tmp_path / "kernels.json").read_text())["sites"]]
-    assert names[0] == names[-1] == "aten::mm" and "aten::_scaled_dot_product_flash_attention" in names
-
-def test_a_prediction_says_where_inductor_cannot_be_asked(monkeypatch):
-    monkeypatch.setitem(sys.modules, "triton.runtime", None)
-    result = predict(made(), torch.ones(8, 16), "NVIDIA H100 80GB HBM3", compiled=True)
-    assert "could not be asked (Inductor needs Triton" in " ".join(result.notes)
-    assert not any(p.layers for p in result.points)
-
-@triton
-def test_the_limit_of_a_kernel_leaves_out_what_a_cache_can_have_kept():
-    """By hand: a result of 82 MB, of which an L2 of 50 MiB may still hold its size, whatever the order of the
-    next kernel."""
-    with torch.device("meta"):
-        model, rows = nn.Sequential(nn.Linear(1024, 1024, bias=False), nn.GELU()), torch.empty(20000, 1024)
-    result = predict(model, rows, "NVIDIA H100 80GB HBM3", compiled=True)
-    gelu, size = next(p for p in result.points if not p.contraction_flops), 4 * 20000 * 1024
-    assert dict(gelu.bytes_by_level) == {"L2": h100[2], "DRAM": 2 * size - h100[2]}
-    assert math.isclose(gelu.roof_time_s, (2 * size - h100[2]) / result.peaks.memory[-1].bandwidth)
-
 class Flex(nn.Module):
     def __init__(self, mask=None):
         super().__init__()
@@ -744,7 +592,6 @@ class Flex(nn.Module):
         from torch.nn.attention.flex_attention import flex_attention
         return flex_attention(q, k, v, block_mask=self.mask)
 
-@heavy_only("Inductor writes an attention twice")
 def test_flex_attention_has_the_pairs_that_its_mask_leaves():
     """2 heads of 256 × 64: all pairs, or 3 of 4 blocks of 128; queries, keys, values and results once, and the
     lists of blocks."""
