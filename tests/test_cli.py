@@ -246,7 +246,8 @@ def test_an_old_pytorch_is_told_in_a_sentence(folder):
 def test_a_compiled_model_without_a_compiler_is_told_in_a_sentence(folder, tmp_path):
     (folder/"compiled.py").write_text("import torch\ndef make(): return torch.compile(torch.nn.Tanh()), torch.ones(8)\n")
     done = subprocess.run([command, "roofline", "compiled.py:make", "--no-html", "--steps", "2"], cwd=folder, text=True,
-                          env=bars | dict(CXX="/no/compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)), capture_output=True)
+                          env=bars | dict(CXX="/no/compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)),
+                          capture_output=True)
     assert done.returncode == 1 and done.stderr.splitlines()[-1] == (
         "fasterbench: compiled.py:make is compiled, which needs a C++ compiler on a CPU, and none works here: install "
         "one, or name it in the environment variable CXX")

@@ -37,7 +37,8 @@ reasons = {"torchvision::box_iou_rotated": _boxes, **dict.fromkeys(("sparse::qli
            "sparse::qlinear_dynamic", "sparse::qlinear_relu_dynamic"), _blocks),
            "sparse::qlinear_prepack": "packs integers",
            "float8_sparse::fp8_sparse_mm": "the packed weight does not say how much it stores",
-           **dict.fromkeys((f"image::{n}" for n in """decode_gif decode_image decode_jpeg decode_jpegs_cuda decode_png decode_webp
+           **dict.fromkeys((f"image::{n}"
+                            for n in """decode_gif decode_image decode_jpeg decode_jpegs_cuda decode_png decode_webp
            encode_jpeg encode_jpegs_cuda encode_png read_file write_file""".split()),
                            "bytes of files: integers, a known zero"),
            "cplib::flex_cp_allgather": "a collective of torchao's prototype: how many ranks is not in its arguments",

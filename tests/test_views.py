@@ -32,10 +32,14 @@ def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
 
 def test_caveats_are_said():
     "By hand: what each kind of view has to say of itself."
-    wanted = dict(three_batches="not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores", compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
-                  series="no FLOP rule for aten::odd", watch="up to 1.6 of 2 cores in 3 of 5 samples", batches="not measured", devices="at the datasheet roofs",
-                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured", check="only for this machine", peaks="±20 %",
-                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics", trace="GPU idle 85.0 %")
+    wanted = dict(three_batches="not measured", profile="used 1.6 of 2 cores", training="used 1.6 of 2 cores",
+                  compiled="kernels of Inductor", pair="used 1.6 of 2 cores",
+                  series="no FLOP rule for aten::odd", watch="up to 1.6 of 2 cores in 3 of 5 samples",
+                  batches="not measured", devices="at the datasheet roofs",
+                  predict="not measured", serve="Nothing here was measured", serve_several="Nothing here was measured",
+                  check="only for this machine", peaks="±20 %",
+                  kernels="FLOPs are unknown for 1 of 1 rows", no_roofs="the file has no peak metrics",
+                  trace="GPU idle 85.0 %")
     for kind, words in wanted.items(): assert words in " ".join(view_of(kind).caveats), kind
 
 def test_files_have_whole_names():
@@ -62,37 +66,48 @@ def test_no_absolute_path_in_what_is_sent_on(kind):
     view = view_of(kind)
     page = rendered(kind)
     pictured = [] if kind in ("no_roofs", "disagreeing") else [view.plot().to_json()]
-    for text in (view.text(), page.partition('<script type="text/plain"')[0], view.to_json(), view.csv(), *pictured): assert "/home/somebody" not in text, kind
+    for text in (view.text(), page.partition('<script type="text/plain"')[0], view.to_json(), view.csv(), *pictured):
+        assert "/home/somebody" not in text, kind
 
 def test_what_a_probe_said_names_no_folder():
     "An error that stands in saved peaks, and in a result under them."
     from fasterbench.views.peaks_page import PeaksView
     from view_kinds import measured_peaks, profiled
     why = "RuntimeError: /home/somebody/kernels.so: cannot open"
-    failed = replace(measured_peaks(), skipped={"read 1 MB": why}, environment=dict(device_name="a CPU", file="/home/somebody/p.json"))
+    failed = replace(measured_peaks(), skipped={"read 1 MB": why},
+                     environment=dict(device_name="a CPU", file="/home/somebody/p.json"))
     shown = PeaksView(failed)
-    texts = dict(page=shown.render(), rows=shown.to_json(), peaks=failed.to_json(), result=profiled(peaks=failed).to_json())
-    assert [(k, "kernels.so: cannot open" in t, "/home/somebody" in t) for k, t in texts.items()] == [(k, True, False) for k in texts]
+    texts = dict(page=shown.render(), rows=shown.to_json(), peaks=failed.to_json(),
+                 result=profiled(peaks=failed).to_json())
+    assert [(k, "kernels.so: cannot open" in t, "/home/somebody" in t) for k,
+            t in texts.items()] == [(k, True, False) for k in texts]
 
 def written_by(verb, folder):
     "The arguments of a verb, every file of it by its absolute path."
-    at, here = lambda name: str(folder/name), dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make", saved=f"{folder/'saved.json'}")
+    at, here = lambda name: str(folder/name), dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make",
+                                                   saved=f"{folder/'saved.json'}")
     files = lambda *kinds: [word for kind in kinds for word in (f"--{kind}", at(f"out.{kind}"))]
     quick = ["--warmup", "1", "--steps", "3", "--no-progress"]
     return dict(
-        count=[here["net"], *files("json", "csv")], roofline=[here["net"], "--peaks", here["peaks"], *quick, *files("html", "json", "csv")],
+        count=[here["net"], *files("json", "csv")], roofline=[here["net"], "--peaks", here["peaks"], *quick,
+                                                              *files("html", "json", "csv")],
         report=[here["saved"], *files("html", "csv")], compare=[here["saved"], here["saved"], *files("html", "csv")],
         predict=[here["net"], "--on", here["peaks"], *files("html", "json", "csv")],
-        trace=[at("trace.json"), "--on", here["peaks"], *files("html", "json", "csv"), "--perfetto", at("out-trace.json")],
+        trace=[at("trace.json"), "--on", here["peaks"], *files("html", "json", "csv"), "--perfetto",
+               at("out-trace.json")],
         ncu=[at("gemm_tiled.csv"), "--peaks", here["peaks"], *files("html", "json"), "--csv", at("out.csv")],
         serve=[f"transformers:{folder}", "--on", "NVIDIA L40S", *files("html", "json", "csv")],
-        mfu=[here["net"], "--on", "NVIDIA L40S", "--tokens-per-s", "100", *files("json")], check=[at("budgets.toml"), *files("html", "json", "junit")],
-        run=["--peaks", here["peaks"], "--every", "4", *files("html", "json"), at("train.py"), "--data", at("data.bin")],
-        compiled=["roofline", here["net"], "--compile", "--peaks", here["peaks"], *quick, *files("html", "json", "kernels")],
+        mfu=[here["net"], "--on", "NVIDIA L40S", "--tokens-per-s", "100", *files("json")],
+        check=[at("budgets.toml"), *files("html", "json", "junit")],
+        run=["--peaks", here["peaks"], "--every", "4", *files("html", "json"), at("train.py"), "--data",
+             at("data.bin")],
+        compiled=["roofline", here["net"], "--compile", "--peaks", here["peaks"], *quick,
+                  *files("html", "json", "kernels")],
         peaks=files("html", "json"))[verb]
 
 def paper_file(folder):
-    if not (folder/"paper.json").exists(): replace(paper, environment=dict(source="measured")).to_json(folder/"paper.json")
+    if not (folder/"paper.json").exists():
+        replace(paper, environment=dict(source="measured")).to_json(folder/"paper.json")
     return str(folder/"paper.json")
 
 def written_folder(folder):
@@ -127,7 +142,8 @@ def folders_in(texts, folder):
     folders = str(folder), str(Path.home()) + os.sep, sys.prefix + os.sep, str(root)
     return [(name, path) for name, text in texts.items() for path in folders if path in text]
 
-def written_texts(folder): return {p.name: p.read_text().partition('<script type="text/plain"')[0] for p in folder.glob("out*")}
+def written_texts(folder): return {p.name: p.read_text().partition('<script type="text/plain"')[0]
+                                   for p in folder.glob("out*")}
 
 kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
 
@@ -151,7 +167,8 @@ def test_what_a_watched_program_leaves_names_no_folder(tmp_path):
                          package=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     texts = written_texts(tmp_path)
-    assert sorted(texts) == ["out-series.html", "out.html", "out.json", "out.jsonl"] and folders_in(texts, tmp_path) == []
+    assert sorted(texts) == ["out-series.html", "out.html", "out.json", "out.jsonl"] and folders_in(texts,
+        tmp_path) == []
 
 @heavy_only("draws a picture in Chrome")
 def test_a_picture_names_no_folder(tmp_path):
@@ -161,7 +178,8 @@ def test_a_picture_names_no_folder(tmp_path):
     view = view_of("profile")
     for name in ("out.png", "out.svg"): view.to_image(tmp_path/name)
     with Image.open(tmp_path/"out.png") as image: chunks = {k: str(v) for k, v in image.info.items()}
-    texts = chunks | dict(svg=(tmp_path/"out.svg").read_text(), bytes=(tmp_path/"out.png").read_bytes().decode("latin-1"))
+    texts = chunks | dict(svg=(tmp_path/"out.svg").read_text(),
+                          bytes=(tmp_path/"out.png").read_bytes().decode("latin-1"))
     assert folders_in(texts, tmp_path) == [] and "/home/somebody" not in str(texts)
 
 # On the screen
@@ -265,7 +283,8 @@ def page_of(tmp_path_factory):
     return made
 
 more, rarely = heavy_only("seconds in a browser"), nightly_only("another kind of page")
-opened_by = dict.fromkeys(("training", "serve_several", "pair", "watch"), more)      # pages that differ most; once a week all
+opened_by = dict.fromkeys(("training", "serve_several", "pair", "watch"),
+                          more)      # pages that differ most; once a week all
 
 @pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
 def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
@@ -281,11 +300,15 @@ def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
 
 planted = dict(
     covered=(".left { z-index: 0 !important } .right { position: relative; z-index: 50 } #roofs .list { left: 0; width: 900px }", unreachable, "under"),
-    column=("#scroller { width: 250px } #table { width: 900px !important }", cut_off, "column"), title=(".dt-column-title { margin-left: -60px }", cut_off, "title"),
-    axis=(".xtick text { transform: translateY(400px) }", cut_off, "axis"), tick=(".ytick text { transform: translateX(60px) }", cut_off, "tick"),
-    box=("#charts { height: 60px; overflow: hidden }", cut_off, "chart in a box"), card=(".facts section { min-height: 1000px; max-height: none !important }", cut_off, "card"))
+    column=("#scroller { width: 250px } #table { width: 900px !important }", cut_off, "column"),
+    title=(".dt-column-title { margin-left: -60px }", cut_off, "title"),
+    axis=(".xtick text { transform: translateY(400px) }", cut_off, "axis"),
+    tick=(".ytick text { transform: translateX(60px) }", cut_off, "tick"),
+    box=("#charts { height: 60px; overflow: hidden }", cut_off, "chart in a box"),
+    card=(".facts section { min-height: 1000px; max-height: none !important }", cut_off, "card"))
 
-@pytest.mark.parametrize("defect", [pytest.param(d, marks=more if d == "covered" else nightly_only("another defect")) for d in planted])
+@pytest.mark.parametrize("defect", [pytest.param(d, marks=more if d == "covered" else nightly_only("another defect"))
+                                    for d in planted])
 def test_planted_defects_are_found(chrome, page_of, defect):
     "What the test above looks for, put into a page that is well."
     style, script, word = planted[defect]
@@ -315,40 +338,64 @@ rows_of = column("name", "time", "share"), column("bound"), column("utilization"
 
 # Of each kind, where a reader sees whose figures they are and whose roofs, and the answers to the five questions.
 questions = dict(
-    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + line("rows and total disagree by 1.00 ms"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
-    training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
+    profile=(line("a CPU", "roofs: float32 1 TFLOP/s"), rows_of[0] + line("rows and total disagree by 1.00 ms"),
+             *rows_of[1:], line("used 1.6 of 2 cores"), one),
+    training=(line("a CPU", "roofs: "), column("phase", "time", "share"), *rows_of[1:], line("used 1.6 of 2 cores"),
+              one),
     compiled=(line("a CPU", "roofs: "), *rows_of, line("used 1.6 of 2 cores"), one),
-    ranks=(line("a CPU", "roofs: "), column("phase", "time", "max over ranks"), column("bound"), column("utilization"), line("shares are relative to the sum of the rows"), one),
+    ranks=(line("a CPU", "roofs: "), column("phase", "time", "max over ranks"), column("bound"), column("utilization"),
+           line("shares are relative to the sum of the rows"), one),
     memory=(line("forward + backward", "roofs: "), *rows_of, line("peak memory"), one),
     trace=(line("cuda", "roofs: "), rows_of[0] + bar("idle"), *rows_of[1:], line("GPU idle 85.0 %"), one),
-    kernels=(line("GPU of compute capability 12.0", "roofs: "), column("name", "time", "share"), column("bound"), line("2.5 with unknown FLOPs"), line("FLOPs are unknown"), one),
-    no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peak metrics"), column("name", "time", "share"), line("no peak metrics"), line("no peak metrics"), line("FLOPs are unknown"), one),
-    disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:], line("used 1.6 of 2 cores"), one),
-    predict=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected", "share"), column("bound"), line("limit 131.51 ns"),
+    kernels=(line("GPU of compute capability 12.0", "roofs: "), column("name", "time", "share"), column("bound"),
+             line("2.5 with unknown FLOPs"), line("FLOPs are unknown"), one),
+    no_roofs=(line("GPU of compute capability 12.0", "roofs: none: the file has no peak metrics"),
+              column("name", "time", "share"), line("no peak metrics"), line("no peak metrics"),
+              line("FLOPs are unknown"), one),
+    disagreeing=(line("a CPU", "roofs: "), line("rows and total disagree by 3.00 ms"), *rows_of[1:],
+                 line("used 1.6 of 2 cores"), one),
+    predict=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected", "share"), column("bound"),
+             line("limit 131.51 ns"),
              column("p10", "p90") + line("(15.62 µs to 26.75 µs)", "Predicted for"), one),
-    host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"), column("p90") + line("Predicted for"), one),
-    pair=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("time before", "time after") + line("lost below the roof"), line("compute 0.60"),
+    host=(title("NVIDIA H100 80GB HBM3") + line("roofs: "), column("expected"), column("bound"), line("limit"),
+          column("p90") + line("Predicted for"), one),
+    pair=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("time before", "time after")
+          + line("lost below the roof"), line("compute 0.60"),
           column("utilization after"), column("change") + line("NOT STEADY: other processes"), column("time ratio")),
-    series=(line("device: a CPU", "roofs: float32 1 TFLOP/s"), column("batch 1", "batch 4") + line("lost below the roof"), line("compute 0.60"),
+    series=(line("device: a CPU", "roofs: float32 1 TFLOP/s"),
+            column("batch 1", "batch 4") + line("lost below the roof"), line("compute 0.60"),
             line("at the roof"), line("NOT STEADY: other processes"), column("last/first")),
-    batches=(line("device: NVIDIA H100", "roofs: "), column("batch 8"), line("at the roof (memory"), line("limit"), line("Predicted for"), column("last/first")),
-    three_batches=(line("device: NVIDIA H100", "roofs: "), column("batch 32"), line("at the roof (memory"), line("limit"),
+    batches=(line("device: NVIDIA H100", "roofs: "), column("batch 8"), line("at the roof (memory"), line("limit"),
+             line("Predicted for"), column("last/first")),
+    three_batches=(line("device: NVIDIA H100", "roofs: "), column("batch 32"), line("at the roof (memory"),
+                   line("limit"),
                    line("batch 32 expected", " to ", "Predicted for"), column("last/first")),
-    devices=(column("NVIDIA L40S") + line("roofs: NVIDIA H100 80GB HBM3 float32 66.9 TFLOP/s, DRAM 3.35 TB/s; NVIDIA L40S"), column("name", "NVIDIA L40S"),
-             line("at the roof (memory"), line("limit"), line("Predicted for"), column("ratio to first") + line("NVIDIA L40S ×0.98 (×0.65 to ×1.50)")),
-    serve=(title("NVIDIA H100 80GB HBM3") + line("roofs: bfloat16 989 TFLOP/s, L2 16.7 TB/s, DRAM 3.35 TB/s"), column("phase", "expected"), column("bound"),
+    devices=(column("NVIDIA L40S")
+             + line("roofs: NVIDIA H100 80GB HBM3 float32 66.9 TFLOP/s, DRAM 3.35 TB/s; NVIDIA L40S"),
+             column("name", "NVIDIA L40S"),
+             line("at the roof (memory"), line("limit"), line("Predicted for"),
+             column("ratio to first") + line("NVIDIA L40S ×0.98 (×0.65 to ×1.50)")),
+    serve=(title("NVIDIA H100 80GB HBM3") + line("roofs: bfloat16 989 TFLOP/s, L2 16.7 TB/s, DRAM 3.35 TB/s"),
+           column("phase", "expected"), column("bound"),
            column("limit"), column("p90") + line("Nothing here was measured"), several),
-    serve_several=(line("roofs: NVIDIA H100 80GB HBM3 bfloat16 989 TFLOP/s", "NVIDIA L40S bfloat16 362 TFLOP/s"), column("time per token"), column("bound"),
+    serve_several=(line("roofs: NVIDIA H100 80GB HBM3 bfloat16 989 TFLOP/s", "NVIDIA L40S bfloat16 362 TFLOP/s"),
+                   column("time per token"), column("bound"),
                    [("#legend > *", "limit")] + column("tokens/s per device, expected"), line("(549.54k to 1.13M)"),
                    line("2 × H100 80GB HBM3 ×0.64 (0.38 to 1.06)") + column("ratio to first")),
-    check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted, column("budget", "value", "limit used"), column("interval", "verdict"),
+    check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted,
+           column("budget", "value", "limit used"), column("interval", "verdict"),
            Not("each figure is held against its limit, which a baseline may be")),
-    watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"), column("MFU"),
-           line("±", "up to 1.6 of 2 cores in 3 of 5 samples") + column("busy cores"), Not("a row is a moment of one run; the chart shows the change")),
-    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("NOT STEADY: float32 ±20 %"), one),
-    sol=(line("NVIDIA H100"), column("bound"), column("bound by"), column("bound share"), line("1 of 2 times are impossible: softmax", "Bounds hold for these inputs", "1 of 3 problems could not"),
+    watch=(line("device: a CPU", "roofs: float32"), column("time") + line("a step takes"), column("compute", "memory"),
+           column("MFU"),
+           line("±", "up to 1.6 of 2 cores in 3 of 5 samples") + column("busy cores"),
+           Not("a row is a moment of one run; the chart shows the change")),
+    peaks=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"),
+           line("NOT STEADY: float32 ±20 %"), one),
+    sol=(line("NVIDIA H100"), column("bound"), column("bound by"), column("bound share"),
+         line("1 of 2 times are impossible: softmax", "Bounds hold for these inputs", "1 of 3 problems could not"),
          Not("a time is held against its bound")),
-    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"), line("NOT STEADY: float32 ±20 %"), one))
+    network=(title("a CPU") + line("device: a CPU", "roofs: float32"), limits, limits, column("best rate"),
+             line("NOT STEADY: float32 ±20 %"), one))
 
 def test_every_kind_answers_or_says_why_not():
     "Who measured it, and the five questions; one that does not apply says because of what."
@@ -424,7 +471,8 @@ def test_a_press_that_fails_is_found(chrome, page_of):
     assert found != [] and "planted" in str(chrome.get_log("browser"))
 
 def test_what_changed_between_devices_has_an_interval():
-    "By hand: 20.13 ÷ 20.44 µs, times and over exp √(ln²(26.75 ÷ 20.44) + ln²(27.74 ÷ 20.13)) = 1.52; of rates of servers alike."
+    """By hand: 20.13 ÷ 20.44 µs, times and over exp √(ln²(26.75 ÷ 20.44) + ln²(27.74 ÷ 20.13)) = 1.52; of rates of
+    servers alike."""
     line = "time over that of NVIDIA H100 80GB HBM3: NVIDIA L40S ×0.98 (×0.65 to ×1.50)"
     for text in (" ".join(view_of("devices").text().split()), on_page("devices")): assert line in text
     first, second = (r for r in view_of("devices").results)
@@ -435,7 +483,8 @@ def test_what_changed_between_devices_has_an_interval():
     a, b = (rows.iloc[i] for i in (0, 2))
     off = math.exp(math.hypot(math.log(a.high_s / a.expected_s), math.log(b.high_s / b.expected_s)))
     ratio = b.expected_per_device / a.expected_per_device
-    assert b.ratio == pytest.approx(ratio) and b.ratio_interval == f"{ratio / off:.2f} to {ratio * off:.2f}" and rows.iloc[0].ratio_interval == ""
+    assert (b.ratio == pytest.approx(ratio) and b.ratio_interval == f"{ratio / off:.2f} to {ratio * off:.2f}"
+            and rows.iloc[0].ratio_interval == "")
 
 def in_csv(view): return [{k.partition(" [")[0]: v for k, v in r.items()} for r in csv.DictReader(io.StringIO(view.csv()))]
 
@@ -503,7 +552,8 @@ def test_the_answer_for_a_training_step_is_the_same_in_every_form():
         assert float(row["mfu"]) == of["mfu"] == step["mfu"] and row["batch"] == "8" and of["batch"] == 8
         assert int(row["peak_bytes [B]"]) == of["peak_bytes"] == r.memory.peak_bytes
         assert int(row["largest_batch"]) == of["largest_batch"] == 64
-        assert f"expected {format_si(p.time_s, 's')} · {brief(rate)} samples/s · MFU" in page and "largest batch 64" in page
+        assert (f"expected {format_si(p.time_s, 's')} · {brief(rate)} samples/s · MFU" in page
+                and "largest batch 64" in page)
         assert f"{_predicted_name(r)} 8 {brief(p.roof_time_s, 's')} {brief(p.time_s, 's')} {brief(rate)}" in text
 
 def _predicted_name(result): return result.environment["device_name"]
@@ -517,15 +567,23 @@ def test_roofs_of_a_server_have_names_on_the_chart():
     "The H100's datasheet: 989 TFLOP/s of bfloat16, 3.35 TB/s; two levels, since its limit is above main memory's roof."
     chart = view_of("serve").plot()
     names = [a.text for a in chart.layout.annotations if a.yref == "y2"]
-    assert {"bfloat16 989 TFLOP/s", "DRAM 3.35 TB/s"} <= set(names) and len(names) == 1 + sum(t.mode == "lines" and t.yaxis == "y2" for t in chart.data)
+    assert {"bfloat16 989 TFLOP/s", "DRAM 3.35 TB/s"} <= set(names) and len(names) == 1 + sum(t.mode == "lines"
+        and t.yaxis == "y2" for t in chart.data)
 
 def test_a_number_stays_with_its_unit():
     "No line of a page or a terminal can break between the two; what else breaks is as it was, commands too."
     from fasterbench.views.page import unbroken
     from fasterbench.views.view import wrap_lines
     said = "14.56 ms ±3 %, L2 912 GB/s, ± 1 µs, 2 × 3 steps, batch 8 before, 1.3 PFLOP/s, 7.2 FLOP/B"
+<<<<<<< HEAD
     assert unbroken(said).replace("\u00a0", "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
     assert wrap_lines(["the whole step: 14.56 ms ±3 %"], 22) == ["the whole step:", "  14.56 ms ±3 %"]
+||||||| 088ce795
+    assert unbroken(said).replace("\u00a0", "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
+=======
+    assert unbroken(said).replace("\u00a0",
+                                  "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
+>>>>>>> main
     assert unbroken("3 s:\ntimeout 3 s").replace("\u00a0", "_") == "3_s:\ntimeout 3 s"
     for kind in ("profile", "devices", "serve"):
         told = re.findall(r'<(?:p class="(?:lead|note)[^>]*|dd)>([^<]*)', rendered(kind))
@@ -536,7 +594,8 @@ def test_the_arrow_of_a_pair_is_above_its_markers():
     from view_kinds import profiled, rows
     figure = compare(profiled(timing=None), profiled(timing=None, points=rows(times=(1e-3, 3e-3, 2e-3)))).plot()
     arrows = [t for t in figure.data if t.marker.symbol == "arrow"]
-    assert arrows and all(t.zorder == 1 for t in arrows) and all(t.zorder is None for t in figure.data if t.marker.symbol != "arrow")
+    assert arrows and all(t.zorder == 1 for t in arrows) and all(t.zorder is None for t in figure.data
+                                                                 if t.marker.symbol != "arrow")
 
 @heavy_only("seconds in a browser")
 def test_no_bar_where_rows_and_total_disagree(chrome, page_of):
@@ -550,7 +609,8 @@ def test_what_puts_both_sides_in_doubt_is_said_once():
     [said] = [c for c in compare(profiled(), profiled()).caveats if "busy:" in c]
     assert said.startswith("busy: other processes used 1.6 of 2 cores")
     other = [c for c in compare(profiled(), profiled(timing=replace(busy, others=1.2))).caveats if "busy:" in c]
-    assert [c.partition(" of ")[0] for c in other] == ["before: busy: other processes used 1.6", "after: busy: other processes used 1.2"]
+    assert [c.partition(" of ")[0] for c in other] == ["before: busy: other processes used 1.6",
+                                                       "after: busy: other processes used 1.2"]
 
 def test_a_row_faster_than_its_roof_is_named_once():
     "Its 2e8 FLOP need 0.2 ms at 1e12 FLOP/s, and took 0.1 ms; the profile warned of it."

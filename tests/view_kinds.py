@@ -122,9 +122,11 @@ def disagreeing():
 def bounds():
     "Of a time below its bound, one above it, and a problem that could not be counted."
     def counted(problem, time_s, **more):
-        return dict(problem=problem, time_s=time_s, binds="memory", compute_s=time_s / 2, memory_s=time_s, within_s=time_s / 2, direct_s=time_s) | more
+        return dict(problem=problem, time_s=time_s, binds="memory", compute_s=time_s / 2, memory_s=time_s,
+                    within_s=time_s / 2, direct_s=time_s) | more
     timed = [judged(counted("softmax", 1e-3), 0.8e-3), judged(counted("matmul", 2e-3, price="tf32"), 3e-3)]
-    return Bounds([*timed, dict(problem="lstm", verdict="not counted: it needs cupy, which is not installed")], "NVIDIA H100 80GB HBM3")
+    return Bounds([*timed, dict(problem="lstm", verdict="not counted: it needs cupy, which is not installed")],
+                  "NVIDIA H100 80GB HBM3")
 
 makers = dict(
     profile=profiled, training=lambda: profiled(points=rows(("forward", "backward"))), compiled=compiled,

@@ -36,7 +36,8 @@ def _numbers(value):
     if isinstance(value, tuple): return [n for v in value for n in _numbers(v)]
     return [value] if isinstance(value, (int, float)) else []
 
-_amounts = [(name, of["least"], of["at_most"], of["of"]) for name, of in declarations(RooflinePoint).items() if of["part"]]
+_checked_amounts = [(name, of["least"], of["at_most"], of["of"])
+                    for name, of in declarations(RooflinePoint).items() if of["part"]]
 
 def _total_of(p, name):
     "Return what the entries of a list sum to. Where a tool counted bytes, main memory has them all."
@@ -45,7 +46,7 @@ def _total_of(p, name):
 
 def _amount_violations(p):
     "Say which amounts of a row cannot be, or do not add up, as they are declared."
-    for name, least, at_most, summed in _amounts:
+    for name, least, at_most, summed in _checked_amounts:
         value = getattr(p, name)
         if not value and value != 0: continue
         low = min(_numbers(value), default=least)

@@ -3,12 +3,10 @@
     python tests/benchmarks/predict.py products attention [--every N]
 
 For each device the constants are fitted on the others. The tables print the median error of the limit, of the limit
-over a constant share (found on the other devices), of the formula of PyTorch's RuntimeEstimator, of the expected
-time before it knew kernels (half of the bandwidth, 5 µs a call), and of the expected time; then its bias and the
-share of rows inside the 80 % interval. Then what each constant is worth: the error without it, everything fitted
-again."""
+over a constant share (found on the other devices), of the formula of PyTorch's RuntimeEstimator, and of the expected
+time; then its bias and the share of rows inside the 80 % interval. What each constant buys: `leave_out.py`."""
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 
 import numpy as np
 
@@ -115,11 +113,6 @@ def limit(rows, least=None):
         kept = kept + levels[:, i]
     return np.max(times, axis=0)
 
-def before(rows):
-    "The expected time before it knew kernels."
-    rate = rows.by_kind(lambda p, t, e: p.flops_of(t) * 0.92 * model.sustained_share(p))
-    return np.maximum(rows.flops / rate, rows.moved / (0.5 * rows.bandwidth)) + 5e-6
-
 def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak, rows.moved / rows.bandwidth)
 
 def rates(rows, constants, of):
@@ -153,15 +146,14 @@ def time_of_quantized(rows, constants):
                                  constants["scaling"].value)[at]
     return took
 
-def time_of_attention(rows, constants, engine=None, packed=True):
-    "`engine`: what is known of it, where that is not the row's."
-    def kernel_on(peaks, dtype, own):
-        return attention_kernel(own if engine is None else engine, peaks.environment["architecture"], constants)
+def time_of_attention(rows, constants):
+    def kernel_on(peaks, dtype, engine):
+        return attention_kernel(engine, peaks.environment["architecture"], constants)
     kernel = AttentionKernel(*rows.by_kind(kernel_on).T)
     memory = rows.moved / (constants["attention_bytes"].value * rows.bandwidth)
     return attention_time(**rows.shape, flops=rows.flops, memory_s=memory,
                           rate=rates(rows, constants, "attention_tensor"),
-                          chip=rows.chip, kernel=kernel._replace(packed=packed * kernel.packed), constants=constants)
+                          chip=rows.chip, kernel=kernel, constants=constants)
 
 # -- the fit --------------------------------------------------------------------------------------------------------
 
@@ -208,54 +200,36 @@ def over_devices(rows, took):
     "The mean of the median errors of the devices."
     return np.mean([error(rows.where(rows.device == d), took[rows.device == d]) for d in set(rows.device)])
 
-heading = (f"{'device, engine':28}{'rows':>7}{'above':>7}{'limit':>8}{'share':>8}{'estim.':>8}{'before':>8}"
+heading = (f"{'device, engine':28}{'rows':>7}{'above':>7}{'limit':>8}{'share':>8}{'estim.':>8}"
            f"{'left out':>10}{'bias':>7}{'inside':>8}{'shipped':>9}{'bias':>7}")
 
 def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
     "Print one table, and return the times with each device left out."
     print(f"\n{title}\n{heading}", flush=True)
     least, took = limit(rows), left_out(rows, formula, names, shipped)
-    times = least, share_left_out(rows, least), estimator(rows), before(rows), took, formula(rows, shipped)
+    times = least, share_left_out(rows, least), estimator(rows), took, formula(rows, shipped)
     inside = abs(np.log(took / rows.measured)) <= model.z80 * sigma
     def line(name, at):
         part, own = rows.where(at), [t[at] for t in times]
         errors, bias = [error(part, t) for t in own], [np.median(t / part.measured) for t in own]
-        print(f"{name:28}{at.sum():>7}{(own[0] > part.measured).sum():>7}" + "".join(f"{e:>8.1%}" for e in errors[:4])
-              + f"{errors[4]:>10.1%}{bias[4]:>7.2f}{inside[at].mean():>8.0%}{errors[5]:>9.1%}{bias[5]:>7.2f}",
+        print(f"{name:28}{at.sum():>7}{(own[0] > part.measured).sum():>7}" + "".join(f"{e:>8.1%}" for e in errors[:3])
+              + f"{errors[3]:>10.1%}{bias[3]:>7.2f}{inside[at].mean():>8.0%}{errors[4]:>9.1%}{bias[4]:>7.2f}",
               flush=True)
     labels = label(rows)
     for d, e in sorted(set(zip(rows.device, labels))): line(f"{d} {e}", (rows.device == d) & (labels == e))
     for d in sorted(set(rows.device)): line(f"{d} together", rows.device == d)
-    print(f"{'mean of the devices':42}" + "".join(f"{over_devices(rows, t):>8.1%}" for t in times[:4])
-          + f"{over_devices(rows, took):>10.1%}{'':>7}{inside.mean():>8.0%}{over_devices(rows, times[5]):>9.1%}")
+    print(f"{'mean of the devices':42}" + "".join(f"{over_devices(rows, t):>8.1%}" for t in times[:3])
+          + f"{over_devices(rows, took):>10.1%}{'':>7}{inside.mean():>8.0%}{over_devices(rows, times[4]):>9.1%}")
     spread = np.quantile(abs(np.log(took / rows.measured)), 0.8) / model.z80
     print(f"an interval that holds 80 % of the rows left out needs a deviation of {spread:.2f}; the model says "
           f"{sigma:.2f}")
     return took
-
-def without(rows, formula, names, neutral):
-    "What each constant is worth: errors left out where it does nothing, the others fitted again."
-    full = over_devices(rows, left_out(rows, formula, names, shipped))
-    print(f"{'without':28}{'left out':>10}   {full:.1%} with all")
-    for name, value in neutral.items():
-        constants = shipped | {name: shipped[name]._replace(value=value)}
-        rest = [n for n in names if n != name]
-        print(f"{name:28}{over_devices(rows, left_out(rows, formula, rest, constants)):>10.1%}", flush=True)
-
-def roofs_and_start(rows, constants):
-    "The first rung: the longer of products and bytes, and a start."
-    clock = rows.chip.clock
-    memory = rows.moved / (constants["operands"].value * rows.bandwidth)
-    return np.maximum(rows.flops / rates(rows, constants, "tensor"), memory) + constants["start"].value / clock
 
 def all_products(folder, every):
     from fasterbench.predicting.expected import spread
     names = ["start", "operands", "feed", "split"]
     rows = products(folder, every)
     took = table("products in bfloat16", rows, time_of_products, names, spread["matmul"].value)
-    first = over_devices(rows, left_out(rows, roofs_and_start, names[:2], shipped))
-    print(f"roofs and a start alone, left out: {first:.1%}")
-    without(rows, time_of_products, names, dict(start=1e-9, feed=1e9, split=1e15, round=0.0))
     few = products(folder, every, ("fp8", "nvfp4", "sq"))
     scaled = table("quantized products", few, time_of_quantized, ["eight_bits", "scaling"], spread["quantized"].value,
                    lambda r: np.char.add(np.char.add(r.engine.astype(str), " "), r.shape["format"].astype(str)))
@@ -264,17 +238,9 @@ def all_products(folder, every):
 attention_names = dict(decode=["attention_join", "attention_bytes", "attention_step"],
                        prefill=["attention_start", "attention_bytes", "attention_block", "attention_tensor",
                                 "attention_sglang", "attention_trtllm"])
-nothing = dict(decode=dict(attention_join=1e-9, attention_step=1e-9),
-               prefill=dict(attention_start=1e-9, attention_block=1e-9, attention_sglang=1.0, attention_trtllm=1.0))
-
 def all_attention(folder, every):
     from fasterbench.predicting.expected import spread
     for kind, names in attention_names.items():
         rows, formula = attention(folder, every, kind), time_of_attention
         took = table(f"{kind} attention", rows, formula, names, spread["attention"].value)
-        without(rows, formula, names, nothing[kind])
-        variants = {"the engine": dict(engine="")}
-        if kind == "prefill": variants["packed heads"] = dict(packed=False)
-        for name, how in variants.items():
-            print(f"without {name}: {over_devices(rows, left_out(rows, partial(formula, **how), names, shipped)):.1%}")
         yield kind, rows, took

@@ -1,8 +1,8 @@
 """What reading traces shows, on the traces of real GPUs beside this checkout.
 
-`python tests/benchmarks/traces.py [PART …]`; parts: engines, peer, counters, neighbours, cpu, speed, executor. Without
-a name: all but the last two, which take minutes."""
-import ast, csv, gzip, json, os, re, resource, sys, time
+`python tests/benchmarks/traces.py [PART …]`; parts: engines, peer, counters, neighbours, speed. Without a
+name: all but the last, which takes minutes."""
+import ast, csv, gzip, json, os, re, sys, time
 from collections import Counter, defaultdict
 from pathlib import Path
 
@@ -209,37 +209,6 @@ def counters():
         lines.append([f"  linear {i}", 1, f"{n:.4g}", f"{e:.4g}", f"{e / n:.3f}", ""])
     rows(lines)
 
-def cpu():
-    "A profile of torch.profiler on this machine, read, beside RooflineAnalyzer's, of three models."
-    import torch, torchvision
-    from fasterbench import HardwarePeaks, RooflineAnalyzer, from_json, on_trace_ready, ranges
-    peaks, folder = HardwarePeaks(1e11, 2e10), Path(os.environ.get("TMPDIR", "/tmp"))
-    lines = [["model", "rows", "in both", "FLOPs equal", "bytes within 1 %", "time, trace ÷ profile"]]
-    for name in ("resnet18", "vit_b_16", "mobilenet_v3_small"):
-        model, x = getattr(torchvision.models, name)(weights=None).eval(), torch.randn(1, 3, 224, 224)
-        target = folder/f"trace_{name}.json"
-        with torch.no_grad(), ranges(model):
-            for _ in range(3): model(x)
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], record_shapes=True,
-                                        on_trace_ready=on_trace_ready(target, peaks=peaks)):
-                model(x)
-        a, b = RooflineAnalyzer(model, x, peaks).profile(steps=5, progress=False).result, from_json(target)
-        left, right = ({p.name: p for p in r.points if not p.name.startswith("(")} for r in (a, b))
-        both = [n for n in left if n in right]
-        def close(u, v): return abs(u - v) <= 0.01 * max(u, v)
-        time_ = [sum(r[n].time_s for n in both) for r in (left, right)]
-        lines.append([name, len(left), len(both), sum(left[n].flops == right[n].flops for n in both),
-                      sum(close(left[n].eager_bytes, right[n].eager_bytes) for n in both),
-                      f"{time_[1] / time_[0]:.2f}"])
-        for n in both:
-            if not close(left[n].eager_bytes, right[n].eager_bytes):
-                bytes_of_both = f"{left[n].eager_bytes} B counted, {right[n].eager_bytes} B from the trace"
-                print(f"  {name} {n} ({left[n].type}): {bytes_of_both}")
-        flops = " and ".join(f"{sum(p.flops or 0 for p in of.values()):.6g}" for of in (left, right))
-        print(f"  {name}: only in the profile {sorted({left[n].type for n in left if n not in right})}, FLOPs {flops}")
-        target.unlink()
-    rows(lines)
-
 def repeated(name, target, size):
     "A trace of `size` bytes: the events of a real one again and again, later each time, with ids of their own."
     data = json.loads(gzip.open(path_of(name)).read())
@@ -295,37 +264,7 @@ print(f"sum ÷ span {sum(a.parts.values()) / a.span_s:.6f}")"""
         try: subprocess.run([sys.executable, "-c", code, str(target), str(path_of("h100_vit_base_infer"))], check=True)
         finally: target.unlink()
 
-def executor():
-    "64 files through executors: one process, two, and Dask's."
-    import shutil, tempfile
-    from concurrent.futures import ProcessPoolExecutor
-    from multiprocessing import get_context
-    from fasterbench import read_trace
-    with tempfile.TemporaryDirectory() as folder:
-        files = [shutil.copy(path_of("mi300x_resnet_ddp8_train_rank0"), f"{folder}/rank{i}.json.gz")
-                 for i in range(64)]
-        size = 64 * len(gzip.open(files[0]).read()) / 1e6
-        lines = [["way", "s", "MB/s"]]
-        def timed(way, pool):
-            read_trace(files[:8], executor=pool)        # the workers have imported what they need
-            begin = time.perf_counter()
-            result = read_trace(files, executor=pool)
-            lines.append([way, f"{time.perf_counter() - begin:.1f}", f"{size / (time.perf_counter() - begin):.0f}"])
-            assert len(result.breakdowns) == 64
-        for k in (1, 2):
-            with ProcessPoolExecutor(k, mp_context=get_context("spawn")) as pool:
-                timed(f"{k} process{'es' * (k > 1)}", pool)
-        try: from dask.distributed import Client, LocalCluster
-        except ImportError: print("dask.distributed is not installed")
-        else:
-            with LocalCluster(n_workers=2, threads_per_worker=1,
-                              dashboard_address=None) as cluster, Client(cluster) as client:
-                timed("Dask, 2 workers", client.get_executor())
-        rows(lines)
-        peak = resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss / 1e6
-        print(f"{size:.0f} MB of plain JSON; peak memory of a worker {peak:.2f} GB")
-
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("engines", "peer", "counters", "neighbours", "cpu"):
+    for part in sys.argv[1:] or ("engines", "peer", "counters", "neighbours"):
         print(f"\n## {globals()[part].__doc__}")
         globals()[part]()

@@ -25,7 +25,8 @@ sizes = [  # names of a size, and the small one
     (r"qk_rope_head_dim", 8), (r"qk_head_dim", 24),
     (r"(\w*head_dim|d_head|kv_channels|dim_head|\w+_head_size|rotary_dim)", 16),
     (r"(num_hidden_layers|n_layers?|num_layers|\w+_layers|num_blocks|depth)", layers),
-    (r"(\w*intermediate_size\w*|\w*ffn_dim|\w*ffn_hidden_size|d_inner|dim_ff|dff|feed_forward_size|d_ff|block_ff_dim)", 96),
+    (r"(\w*intermediate_size\w*|\w*ffn_dim|\w*ffn_hidden_size|d_inner|dim_ff|dff|feed_forward_size|d_ff|block_ff_dim)",
+     96),
     (r"(num_experts|num_local_experts|n_routed_experts|moe_num_experts)", 8),
     (r"(num_experts_per_tok(en)?|moe_topk|moe_top_k|moe_k|n_group|num_expert_group|o_groups)", 2), (r"topk_group", 1),
     (r"(zero_expert_num|index_topk)", 4), (

@@ -72,7 +72,8 @@ def test_a_step_on_a_gpu_runs_its_kernels():
     assert any(name.startswith("aten::_foreach") for name in ran) and not adam.state and not step.unknown_ops
     with torch.device("meta"): lstm, words = nn.LSTM(16, 16, 2), torch.empty(5, 3, 16)
     assert ({"aten::_cudnn_rnn", "aten::_cudnn_rnn_backward"} <= {c.operator
-                                                                  for c in count_work(lstm, words, backward=True, target=Target("cuda", "sm80")).trace})
+                                                                  for c in count_work(lstm, words, backward=True,
+                                                                      target=Target("cuda", "sm80")).trace})
 
 def test_llama_by_the_formula_of_torchtitan():
     "6 FLOP for each weight of a product, and 12·layers·width·length for attention with every pair."
