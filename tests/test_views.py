@@ -575,15 +575,9 @@ def test_a_number_stays_with_its_unit():
     from fasterbench.views.page import unbroken
     from fasterbench.views.view import wrap_lines
     said = "14.56 ms ±3 %, L2 912 GB/s, ± 1 µs, 2 × 3 steps, batch 8 before, 1.3 PFLOP/s, 7.2 FLOP/B"
-<<<<<<< HEAD
-    assert unbroken(said).replace("\u00a0", "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
-    assert wrap_lines(["the whole step: 14.56 ms ±3 %"], 22) == ["the whole step:", "  14.56 ms ±3 %"]
-||||||| 088ce795
-    assert unbroken(said).replace("\u00a0", "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
-=======
     assert unbroken(said).replace("\u00a0",
                                   "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
->>>>>>> main
+    assert wrap_lines(["the whole step: 14.56 ms ±3 %"], 22) == ["the whole step:", "  14.56 ms ±3 %"]
     assert unbroken("3 s:\ntimeout 3 s").replace("\u00a0", "_") == "3_s:\ntimeout 3 s"
     for kind in ("profile", "devices", "serve"):
         told = re.findall(r'<(?:p class="(?:lead|note)[^>]*|dd)>([^<]*)', rendered(kind))
