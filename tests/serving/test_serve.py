@@ -15,7 +15,8 @@ import serve as benchmark
 from fasterbench import HardwarePeaks, from_json
 from fasterbench.serving.serve import serve
 from fasterbench.serving.serve_work import experts_read, stored_as
-from fasterbench.serving.serve_work import ModelWithoutData, language_model, one_of_each
+from fasterbench.serving.alike import one_of_each
+from fasterbench.serving.serve_work import ModelWithoutData, language_model
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
