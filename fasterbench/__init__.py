@@ -41,7 +41,8 @@ if TYPE_CHECKING:
     from .serving.serve import serve as serve
     from .speed_of_light.bound import (speed_of_light as speed_of_light, SpeedOfLight as SpeedOfLight,
                                        Promised as Promised)
-    from .speed_of_light.depends import depends as depends, Dependence as Dependence
+    from .speed_of_light.depends import (depends as depends, Dependence as Dependence,
+                                         rounded_misses as rounded_misses)
     from .network.ranks import RankError as RankError
     from .ncu.ncu import read_ncu as read_ncu, ranges as ranges
     from .traces.trace_read import read_trace as read_trace, on_trace_ready as on_trace_ready

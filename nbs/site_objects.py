@@ -132,7 +132,7 @@ uses = {"Profile a model": "RooflineAnalyzer Result RooflinePoint Timing from_js
         "Watch a program while it runs": "watch Watch MetricSeries trainer_callback lightning_callback",
         "Read what other tools recorded": "read_trace on_trace_ready TraceResult Breakdown Collective read_ncu ranges",
         "Devices that are not here": "predict serve ServeResult ServePoint ServeSeries ServeOption model_flops ModelFlops step_traffic StepTraffic",
-        "The least time of a function": "speed_of_light SpeedOfLight Promised depends Dependence",
+        "The least time of a function": "speed_of_light SpeedOfLight Promised depends Dependence rounded_misses",
         "Several processes": "measure_network fit_network bus_bandwidth NetworkPeaks NetworkRoof NetworkView RankError",
         "Warnings": "FasterbenchWarning NotMeasuredWarning ProvisionalWarning UnknownWarning NotKeptWarning"}
 

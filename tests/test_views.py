@@ -571,11 +571,13 @@ def test_roofs_of_a_server_have_names_on_the_chart():
         and t.yaxis == "y2" for t in chart.data)
 
 def test_a_number_stays_with_its_unit():
-    "No line of a page can break between the two; what else breaks is as it was, commands too."
+    "No line of a page or a terminal can break between the two; what else breaks is as it was, commands too."
     from fasterbench.views.page import unbroken
+    from fasterbench.views.view import wrap_lines
     said = "14.56 ms ±3 %, L2 912 GB/s, ± 1 µs, 2 × 3 steps, batch 8 before, 1.3 PFLOP/s, 7.2 FLOP/B"
-    assert unbroken(said).replace("\u00a0",
-                                  "_") == "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
+    spaced = "14.56_ms ±3_%, L2 912_GB/s, ±_1_µs, 2 × 3 steps, batch 8 before, 1.3_PFLOP/s, 7.2_FLOP/B"
+    assert unbroken(said).replace("\u00a0", "_") == spaced
+    assert wrap_lines(["the whole step: 14.56 ms ±3 %"], 22) == ["the whole step:", "  14.56 ms ±3 %"]
     assert unbroken("3 s:\ntimeout 3 s").replace("\u00a0", "_") == "3_s:\ntimeout 3 s"
     for kind in ("profile", "devices", "serve"):
         told = re.findall(r'<(?:p class="(?:lead|note)[^>]*|dd)>([^<]*)', rendered(kind))

@@ -83,6 +83,29 @@ def test_the_fewest_experts_and_even_routing():
     with routed_evenly(): assert filled_groups(ends, 4 * 8, 64) == (32, 26)
     assert round(experts_read(64, 8, 4), 1) == 26.5 and "least" in least_experts
 
+class Routed(nn.Module):
+    "Sixteen experts as transformers runs them on GPUs: rows in the order of their experts, whose ends `histc` counts."
+    def __init__(self): super().__init__(); self.up = nn.Parameter(torch.ones(16, 64, 32, dtype=torch.bfloat16))
+    def forward(self, x, chosen):
+        chosen, order = chosen.flatten().sort()
+        ends = torch.histc(chosen.int() if chosen.is_cuda else chosen.float(), 16, 0, 15).cumsum(0, dtype=torch.int32)
+        return torch._grouped_mm(x[order // 2], self.up, ends)
+
+@pytest.mark.parametrize("target", [None, *targets.values()])
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_given_routing_is_read(target, device):
+    "Of 16 experts the 4 that are chosen are read, 64·32 numbers of 2 B each."
+    chosen = torch.tensor([[0, 1], [0, 1], [2, 0], [5, 1]])
+    work = count_work(Routed().to(device), (torch.ones(4, 64, dtype=torch.bfloat16, device=device), chosen), target=target)
+    product = next(c for c in work.trace if c.operator.endswith("grouped_mm"))
+    assert sum(t.bytes for t in product.reads if t.bytes > 4000) == 4 * 64 * 32 * 2
+    assert product.flops == 8 * 2 * 64 * 32 and work.assumptions == ()
+
+def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
+    rows = Calls(lambda m, t: F.one_hot(t, 7))
+    alike(rows, torch.tensor([0, 3, 6]))
+    alike(nn.Sequential(nn.Linear(4, 4), Calls(lambda m, x: F.one_hot(x.argmax(-1), 4))), torch.ones(3, 4))
+
 # ---- operators
 
 @pytest.mark.parametrize("layer, x", [(nn.Linear(16, 8), torch.ones(4, 16).double()),
@@ -127,7 +150,7 @@ def test_loops_take_their_steps_and_one_branch_runs(target):
     assert flops(lambda m, x: each(lambda y: m.l(y), x), torch.ones(6, 4, 16)).contraction_flops == 6 * one
     work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)),
                  torch.ones(4, 16))
-    assert work.contraction_flops == one and "branch" in work.assumptions[0]
+    assert work.contraction_flops == one and "branch" in work.assumptions[0] and not work.memory.exact
 
 @pytest.mark.parametrize("norm, x", [(nn.LayerNorm(16), torch.ones(2, 8, 16)),
                                      (nn.BatchNorm2d(8), torch.ones(2, 8, 4, 16))])
@@ -157,6 +180,20 @@ def test_the_backward_of_a_view_that_is_written():
     net = Calls(forward, l=nn.Linear(8, 8))
     alike(net, torch.ones(4, 3, 8), backward=True, loss=lambda y: y.square().sum())
     alike(net, torch.ones(4, 3, 8))
+
+outside = torch.ones(4, 16)
+held_views = [lambda m, x: x + m.table[0], lambda m, x: x @ m.more["table"].t(), lambda m, x: x + m.table[0] + m.table[1],
+              lambda m, x: x + outside[0]]
+
+@pytest.mark.parametrize("forward", held_views)
+@pytest.mark.parametrize("backward", [False, True])
+def test_tensors_that_code_holds_count_once(forward, backward):
+    "Plain tensors, no buffers, and views of them."
+    net = Calls(lambda m, x: forward(m, m.layer(x)), layer=nn.Linear(16, 16), table=torch.ones(4, 16),
+                more=dict(table=torch.ones(8, 16)))
+    alike(net, torch.ones(32, 16), backward=backward)
+    here, there = (count_work(net, torch.ones(32, 16), backward=backward, target=t) for t in (None, targets["cuda"]))
+    assert (here.flops, here.bytes) == (there.flops, there.bytes)
 
 # ---- classes of tensors
 

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .budgets import Verdict, decisive, format_value
 from ..views.fields import Field
-from ..views.view import Sheet, Table, View, terminal_width, text_table, wrap_lines
+from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/checking/verdict_view.ipynb #51fe1f28
 def verdict_row(v:Verdict)->tuple[str, ...]:
@@ -136,14 +136,12 @@ class Verdicts(View):
             said.append("absolute times are valid only for this machine, its clock speed, load and library versions")
         return said
 
-    def text(self)->str:
-        "Return a line per budget, what would decide the inconclusive ones, and how many there are of each kind."
-        lines = text_table([_titles(), *map(verdict_row, self.verdicts)], {0, 1, 2, 6})
-        return "\n".join([*lines, *wrap_lines([*self.caveats, self.told], terminal_width())])
-
     def _table(self):
-        rows = map(list, map(verdict_row, self.verdicts))
-        return Table([_titles(), *rows], {0, 1, 2, 6}, [self.told], self.caveats)
+        rows = list(map(verdict_row, self.verdicts))
+        shown = [i for i, title in enumerate(keys) if any(r[i] for r in rows)]
+        texts = {k for k, i in enumerate(shown) if keys[i] in ("model", "layer", "figure", "verdict")}
+        cells = [[r[i] for i in shown] for r in (_titles(), *rows)]
+        return Table(cells, texts, [self.told, *self.broken], self.caveats)
 
     def _sheet(self):
         def used(v): return "" if (share := _used(v, v.found.value)) == math.inf else share

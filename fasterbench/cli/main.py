@@ -46,6 +46,11 @@ def main(
         code = _exit_code(args)
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
 
+def _usage_text(error):
+    "Return what is wrong with the arguments; of one that is missing, also what it is."
+    text, about = error.format_message(), getattr(getattr(error, "param", None), "help", None)
+    return f"{text.removesuffix('.')}: {about}" if text.startswith("Missing") and about else text
+
 def _exit_code(args):
     "Return the exit code, or the program that is to be run."
     try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
@@ -59,7 +64,7 @@ def _exit_code(args):
                           else str(error), 2, True)
         usage = hasattr(error, "format_message")
         plain = (str(error) if isinstance(error, ValueError) else f"{type(error).__name__}: {error}") + _place_of(error)
-        text = error.format_message() if usage else plain
+        text = _usage_text(error) if usage else plain
         return failed(text, error.exit_code if usage else 1, usage) if text.strip() else getattr(error, "exit_code", 1)
 
 _folders = _here, *(os.path.join(sysconfig.get_path(kind), "") for kind in ("stdlib", "platstdlib", "scripts"))

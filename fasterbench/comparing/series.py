@@ -377,7 +377,7 @@ def _series_chart(series, title):
                      for l, v in zip(series.labels, values)]
             fig.add_scatter(x=xs, y=values, mode="lines+markers" if series.quantity else "markers",
                             name=shown(name, 30), legendgroup=key, row=row, col=col, hovertext=texts,
-                            hoverinfo="text", connectgaps=False,
+                            hoverinfo="text", connectgaps=False, cliponaxis=False,
                             line=dict(color=hue, width=2), marker=dict(symbol=i % 9, size=9, color=hue),
                             showlegend=(row, col) in (places[0], places[-1]))
         written = dict(ticksuffix=" %") if unit == "%" else dict(tickformat="~s", ticksuffix=unit)

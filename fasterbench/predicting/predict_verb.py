@@ -35,6 +35,12 @@ def _sweep_row(result):
                 mfu=step.get("mfu"), hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes,
                 memory_share=room and result.memory.peak_bytes / room, largest_batch=step.get("largest_batch"))
 
+def _with_largest_batch(results):
+    "Return the predictions for one device, each with the largest batch that was found for the first."
+    most = {k: v for k, v in (results[0].environment.get("step") or {}).items() if k == "largest_batch"}
+    if not most: return results
+    return [replace(r, environment=r.environment | dict(step=r.environment["step"] | most)) for r in results]
+
 def _sweep_fields(results):
     "Return the fields of predictions: those of a training step only where each is one."
     unit, steps = amount_done(results[0])[1], [r.environment.get("step") for r in results]
@@ -149,7 +155,7 @@ def predict_verb(
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
         return replace(found, call=found.call | named, notes=[*found.notes, *more])
     sizes = [_of_each(size, gpus) for size in sizes]
-    results = [predicted(place, size) for place in places for size in sizes]
+    results = [r for place in places for r in _with_largest_batch([predicted(place, size) for size in sizes])]
     devices = ", ".join(dict.fromkeys(map(_predicted_for, results)))
     files = dict(json=json, csv=csv, html=html, title=f"Predicted roofline of {model} on {devices}")
     if len(results) == 1: show(results[0], top=top, **files)

@@ -6,4 +6,5 @@
 __all__ = []
 
 # %% ../../nbs/speed_of_light/feature.ipynb #d5a91433
-needs, public = (), dict(bound=["speed_of_light", "SpeedOfLight", "Promised"], depends=["depends", "Dependence"])
+needs, public = (), dict(bound=["speed_of_light", "SpeedOfLight", "Promised"],
+                         depends=["depends", "Dependence", "rounded_misses"])

@@ -68,19 +68,19 @@ def true_cells(at:torch.Tensor)->int:
     small = compact(at)
     return int(small.count_nonzero()) * (at.numel() // small.numel())
 
-def _sum(at, dim): return at.view(torch.uint8).sum(dim, keepdim=True, dtype=torch.int32)     # six times faster
+def _summed(at, dim): return at.view(torch.uint8).sum(dim, keepdim=True, dtype=torch.int32)     # six times faster
 
 def along(at:torch.Tensor, dim:int)->torch.Tensor:
     "Count the true elements along an axis, which stays with size 1."
     small = compact(at)
     times = at.shape[dim] // max(small.shape[dim], 1)
-    return (_sum(small, dim) * times).expand(*at.shape[:dim], 1, *at.shape[dim + 1:])
+    return (_summed(small, dim) * times).expand(*at.shape[:dim], 1, *at.shape[dim + 1:])
 
 def any_along(at:torch.Tensor, *dims:int)->torch.Tensor:
     "Tell if any element along axes is true; the axes stay with size 1."
     small = compact(at)
     for d in dims:
-        if small.shape[d] != 1: small = _sum(small, d) > 0
+        if small.shape[d] != 1: small = _summed(small, d) > 0
     gone = {d % at.dim() for d in dims}
     return small.expand([1 if d in gone else n for d, n in enumerate(at.shape)])
 
@@ -130,20 +130,19 @@ def _digits(n, steps):
 def _steps_of(shape): return [math.prod(shape[d + 1:]) for d in range(len(shape))]
 
 def _left_alone(at, shape, steps, offset):
-    "Return axes that one axis of the view shows whole and the mask does not tell apart: {axis: that of the view}."
-    sizes, own, start = _steps_of(shape), {}, _digits(offset, _steps_of(shape))
+    "Return axes that the view shows whole, along axes of its own where the mask is the same: {axis: those of the view}."
+    sizes, start = _steps_of(shape), _digits(offset, _steps_of(shape))
+    ends, over, own = {n * step for n, step in zip(shape, sizes)}, {}, {}
     for d, (n, step) in enumerate(zip(shape, sizes)):
-        same = [j for j, (m, s) in enumerate(zip(at.shape, steps)) if m > 1 and s < n * step and (m - 1) * s >= step]
-        one = same[0] if len(same) == 1 and n > 1 else None
-        whole = one is not None and (at.shape[one], steps[one]) == (n, step) and not start[d]
-        if whole and at.stride(one) == 0: own[d] = one
-    return own
-
-def _folded(at):
-    "Return a mask with size 1 where it turns out to be the same along an axis."
-    for d in range(at.dim()):
-        if bool((at == (first := at.narrow(d, 0, 1))).all()): at = first
-    return at
+        moves = enumerate(zip(at.shape, steps))
+        over[d] = mine = [j for j, (m, s) in moves if m > 1 and s < n * step and (m - 1) * s >= step]
+        if n == 1 or not mine or start[d] or any(at.stride(j) for j in mine): continue
+        last, count = sum((at.shape[j] - 1) * steps[j] for j in mine), math.prod(at.shape[j] for j in mine)
+        parts_of_it = last == (n - 1) * step and count == n
+        part_of_one = len(mine) == 1 and steps[mine[0]] in sizes and count * steps[mine[0]] in ends
+        if parts_of_it or part_of_one: own[d] = mine
+    shared = {j for d in over.keys() - own.keys() for j in over[d]}         # these show another axis too
+    return {} if shared & {j for js in own.values() for j in js} else own
 
 def viewed(
     a:Elements,          # Of the view
@@ -156,7 +155,7 @@ def viewed(
     if not at.numel(): return nothing_of(shape)
     at = any_along(at, *(j for j, s in enumerate(steps) if s == 0))
     alone = _left_alone(at, shape, steps, offset)
-    for j in alone.values(): at = at.narrow(j, 0, 1)
+    for j in {j for js in alone.values() for j in js}: at = at.narrow(j, 0, 1)
     kept = [1 if d in alone else n for d, n in enumerate(shape)]
     if math.prod(kept) > most_cells or at.numel() > most_cells:
         return some_of(shape, a.count / max(math.prod(shape), 1))
@@ -165,4 +164,4 @@ def viewed(
     flat = torch.zeros(math.prod(kept), dtype=torch.bool)
     steps = [0 if m == 1 else moved(s) for m, s in zip(at.shape, steps)]
     flat.as_strided(at.shape, steps, moved(offset)).masked_fill_(at, True)
-    return Elements(tuple(shape), _folded(flat.view(kept)).expand(shape), a.share)
+    return Elements(tuple(shape), flat.view(kept).expand(shape), a.share)

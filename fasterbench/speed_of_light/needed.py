@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from .elements import (Elements, any_along, most_cells, nothing_of, some_of, true_cells, unbroadcast, union,
-                                                 viewed, within, without)
+from .elements import (Elements, any_along, most_cells, nothing_of, some_of, true_cells,
+                                                 unbroadcast, union, viewed, within, without)
 from .recording import ProgramGraph, Node, Value
 from .structure import Facts, argument, index_of, indexed, is_value, views_of
 from ..work.dispatch import is_view

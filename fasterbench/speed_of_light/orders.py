@@ -138,7 +138,8 @@ class Expansion:
     def of_view(self, n, axes):
         "Return the terms of what a view shows whole: its steps say where in it an axis lies."
         x, (shown,) = n.args[0], views_of(n)
-        places = sorted(((step, d) for d, step in enumerate(shown.stride()) if step and shown.shape[d] > 1), reverse=True)
+        steps = [(step, d) for d, step in enumerate(shown.stride()) if step and shown.shape[d] > 1]
+        places = sorted(steps, reverse=True)
         if math.prod(shown.shape[d] for _, d in places) != math.prod(x.shape): return None
         return self.terms(x, self.ids.regrouped([axes[d] for _, d in places], x.shape))
 

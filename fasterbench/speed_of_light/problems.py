@@ -97,7 +97,11 @@ def _of_folder(folder):
         return p.suffix == ".py" and not p.name.startswith("_") and not p.with_name("definition.json").exists()
     found = [p for p in sorted(folder.rglob("*")) if p.name == "definition.json" or is_problem(p)]
     if not found: raise NoProblem(f"{folder} holds no problem: no definition.json and no file .py")
-    for p in found: yield from problems_of(str(p))
+    for p in found:
+        try: yield from [*problems_of(str(p))]
+        except NoProblem as error: yield Problem(str(p.relative_to(folder)), partial(_failing, error))
+
+def _failing(error): raise error
 
 # %% ../../nbs/speed_of_light/problems.ipynb #8ebc131f
 def _of_file(path, function="Model"):
@@ -105,8 +109,8 @@ def _of_file(path, function="Model"):
     with FloatsWithoutData():
         names = runpy.run_path(str(path), run_name=path.stem)
         if lacking := [n for n in (function, "get_inputs") if n not in names]:
-            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: get_inputs is needed, and Model or the function "
-                            f"of {path}:FUNCTION")
+            raise NoProblem(f"{path} has no {' and no '.join(lacking)}: get_inputs is needed, and Model or the "
+                            f"function of {path}:FUNCTION")
         f, given = names[function], names.get("get_init_inputs", list)()
         if function == "Model": f = f(**given) if isinstance(given, dict) else f(*given)
         return f, tuple(names["get_inputs"]())
@@ -135,7 +139,8 @@ def _of_definition(path, workloads):
     if lacking := [k for k in ("axes", "inputs", "reference") if k not in definition]:
         raise NoProblem(f"{path} has no {' and no '.join(lacking)}, which a definition has")
     if not workloads.is_file(): raise NoProblem(f"{workloads} does not exist: the sizes of {path} are in it")
-    lines = [json.loads(line) for line in workloads.read_text(encoding="utf-8").splitlines() if line.strip()]
+    try: lines = [json.loads(line) for line in workloads.read_text(encoding="utf-8").splitlines() if line.strip()]
+    except ValueError as error: raise NoProblem(f"a line of {workloads} is no JSON: {error}") from None
     for i, line in enumerate(lines): yield workload_problem(definition, line.get("workload", line), i, path.parent)
 
 def workload_problem(definition:dict, workload:dict, number:int=0, folder:Path|None=None)->Problem:

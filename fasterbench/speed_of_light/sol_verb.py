@@ -6,10 +6,11 @@
 __all__ = ['read_times', 'problem_row', 'judged', 'Bounds', 'number_from', 'sol']
 
 # %% ../../nbs/speed_of_light/sol_verb.ipynb #529b91a4
-import csv, json, traceback
+import csv, json, signal, traceback
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
+from multiprocessing import active_children
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -26,13 +27,14 @@ from ..views.view import LongView, Sheet, more_rows
 def read_times(path:str)->dict[str, float]:
     "Return the measured time of each problem of a file, s."
     text = Path(path).read_text(encoding="utf-8")
-    found = _times_of_json(path, json.loads(text)) if path.endswith(".json") else _times_of_csv(path, text)
+    try: found = _times_of_json(json.loads(text)) if path.endswith(".json") else _times_of_csv(path, text)
+    except json.JSONDecodeError as error: raise ValueError(f"{path} is no JSON: {error}") from None
     if bad := [(k, t) for k, t in found.items() if not 0 < t < float("inf")]:
         raise ValueError(f"{path}: the time of {bad[0][0]} is {bad[0][1]}; seconds above 0 are needed")
     if not found: raise ValueError(f"{path} holds no time: names and seconds are needed")
     return found
 
-def _times_of_json(path, data):
+def _times_of_json(data):
     if isinstance(data, dict) and data.get("schema") == "fasterbench.rows":
         return {r["problem"]: r["measured_s"] for r in data["rows"] if r.get("measured_s") is not None}
     found = {}
@@ -174,23 +176,40 @@ def number_from(least, what, need):
         raise typer.BadParameter(f"{text!r} is no {what}: {need}")
     return number
 
+def _row_or_reason(problem, **how):
+    "Return the row of a problem; of one that cannot be counted the reason."
+    try: return problem_row(problem, **how)
+    except (Exception, SystemExit) as error:
+        return dict(problem=problem.name, verdict=f"not counted: {_reason(error)}")
+
 def _row_numbered(path, number, **how):
     "Return the row of one problem of a path: what a process of its own is asked."
     import torch
     from fasterbench.speed_of_light.problems import problems_of
     torch.set_num_threads(1)
-    return problem_row(next(islice(problems_of(path), number, None)), **how)
+    return _row_or_reason(next(islice(problems_of(path), number, None)), **how)
 
-def _bounds_of(found, jobs, step, **how):
-    "Return a row for each problem, `(path, number, problem)`; of one that cannot be counted the reason."
-    def row_of(problem, make):
-        try: return make()
-        except Exception as error: return dict(problem=problem.name, verdict=f"not counted: {_reason(error)}")
-        finally: step()
-    if jobs == 1: return [row_of(p, partial(problem_row, p, **how)) for *_, p in found]
-    with ProcessPoolExecutor(jobs) as pool:
-        waiting = [pool.submit(_row_numbered, path, number, **how) for path, number, _ in found]
-        return [row_of(p, w.result) for w, (*_, p) in zip(waiting, found)]
+def _end_quietly():
+    for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_DFL)
+
+def _row_of(waiting, place, problem, how):
+    "Return the row that a process gives; where a process was ended, by this problem or another, that of one more."
+    try: return waiting.result()
+    except BrokenProcessPool: pass
+    with ProcessPoolExecutor(1, initializer=_end_quietly) as own:
+        try: return own.submit(_row_numbered, *place, **how).result()
+        except BrokenProcessPool: return dict(problem=problem.name, verdict="not counted: it ended its process")
+
+def _bounds_of(found, jobs, **how):
+    "Yield a row for each problem: `(path, number, problem)`."
+    if jobs == 1:
+        for *_, problem in found: yield _row_or_reason(problem, **how)
+        return
+    with ProcessPoolExecutor(jobs, initializer=_end_quietly) as pool:
+        waiting = [pool.submit(_row_numbered, *place, **how) for *place, _ in found]
+        try: yield from (_row_of(w, place, problem, how) for w, (*place, problem) in zip(waiting, found))
+        finally:
+            for p in active_children(): p.terminate()
 
 @app.command(epilog=examples('sol level1/ --on "NVIDIA H100 80GB HBM3" --times baseline.json --rtol 1e-2',
                              "sol kernels.py:attention --on MI350X",
@@ -203,7 +222,8 @@ def sol(
               parser=target_device, kind=str),
     times:option("Judge these times: KernelBench's JSON, a CSV of names and seconds, or JSON of this command.")=None,
     rtol:option("Use this relative tolerance in place of that of the problems.", metavar="RTOL",
-                kind=Optional[float], parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
+                kind=Optional[float],
+                parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
     cold:switch("Assume that no cache holds the inputs when a call begins.", "--cold")=False,
     cleared:switch("Assume that writing to a buffer cleared the caches before each call.", "--cleared")=False,
     jobs:whole("Count N problems at once.", kind=int)=1,
@@ -219,7 +239,10 @@ def sol(
     except NoProblem as error: usage_error(str(error), "PROBLEM")
     measured, peaks = _measured_times(times, found) if times else {}, as_peaks(on)
     with progress_bar("problems", total=len(found)) as step:
-        rows = _bounds_of(found, jobs, step, on=peaks, rtol=rtol, promise=Promised(cold, cleared), limit=limit or 60.0)
+        rows = []
+        for row in _bounds_of(found, jobs, on=peaks, rtol=rtol, promise=Promised(cold, cleared), limit=limit or 60.0):
+            rows.append(row)
+            step()
     rows = [judged(r, _time_for(r["problem"], measured)) for r in rows]
     view = Bounds(rows, str(peaks.environment.get("device_name", on)))
     show(view, json, csv, html, top=top)

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .elements import Elements, compact, most_cells, nothing_of, some_of, union, viewed, within, without
+from .elements import (Elements, compact, most_cells, nothing_of, some_of, union, viewed,
+                                                 within, without)
 from .recording import Node, ProgramGraph, Value
 from ..work.dispatch import is_view
 
@@ -55,7 +56,7 @@ def argument(n:Node, place:int, name:str, default=None):
     return n.args[place] if len(n.args) > place else n.kwargs.get(name, default)
 
 def views_of(n:Node, t:torch.Tensor|None=None)->list[torch.Tensor]:
-    "Return the views that a node gives of a tensor; `None`: of one that lies as its elements are numbered, without data."
+    "Return the views that a node gives of a tensor; `None`: of a contiguous one without data."
     if t is None: t = torch.empty(n.inputs[0].shape, device="meta")
     out = n.op(*[t if is_value(a) else a for a in n.args], **n.kwargs)
     return list(out) if isinstance(out, (list, tuple)) else [out]
@@ -78,7 +79,7 @@ def index_of(n:Node)->list:
     return [index if d == dim else at for d, at in enumerate(grid)]
 
 def indexed(n:Node, need:Elements|None=None)->Elements:
-    "Return the elements that an index names, of which `need` are needed; where it is not known, the fewest there can be."
+    "Return the elements that an index names, of which `need` are needed; of an unknown one the fewest there can be."
     x, places, unknown = n.args[0], [], False
     for i in index_of(n):
         known = i.known if is_value(i) else i
@@ -229,7 +230,8 @@ class _Forward:
 
     def of_write(self, n):
         base, new, steps = n.args
-        if self._is_zero(base) and steps is not None: self._put(n.outs[0], viewed(Elements(new.shape), base.shape, *steps))
+        if not self._is_zero(base) or steps is None: return
+        self._put(n.outs[0], viewed(Elements(new.shape), base.shape, *steps))
 
     def of_mm(self, n):
         if any(map(self._is_zero, n.args[:2])): self._put(n.outs[0], nothing_of(n.outs[0].shape))

@@ -129,13 +129,18 @@ def _with_causes(d, result):
     longest = sorted(sums.items(), key=lambda pair: -pair[1])
     return replace(d, causes=tuple((cause, idle * s / sum(sums.values())) for cause, s in longest))
 
+def _launching(d):
+    "Return the division of a prediction: what is in no layer waits for the CPU to launch the next one."
+    waits = (("waiting for the CPU", d.outside_s),) if d.outside_s else ()
+    return replace(d, outside_s=0.0, apart=(*d.apart, *waits))
+
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
     t, points = result.timing, _time_rows(result)
     if t is None:
-        d = division(points, result.program.time_s if result.program else None)
-        return _with_causes(_of_one_run(d), result)
+        d = _of_one_run(division(points, result.program.time_s if result.program else None))
+        return _launching(d) if _is_predicted(result) else _with_causes(d, result)
     in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
     return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
 

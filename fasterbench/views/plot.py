@@ -118,7 +118,7 @@ def extent(points:list[RooflinePoint], *results)->tuple[float, float, float, flo
         for r in network_in_use(p, points)[:1]:
             xs.append(2 * max(q.peak_flops for q in peaks) / r.bus_bandwidth)
             xs += [q.wire_intensity for q in points if q.wire_intensity]
-    return min(xs) / 1.6, max(xs) * 1.6, min(ys) / 1.6, max(ys) * 2.2
+    return min(xs) / 1.6, max(xs) * 1.6, min(ys) / 2.2, max(ys) * 2.2
 
 # %% ../../nbs/views/plot.ipynb #122f0977
 largest = 24 # Pixels across

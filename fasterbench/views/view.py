@@ -18,7 +18,7 @@ from fastcore.basics import groupby
 from ..core.files import write_whole
 from ..core.streams import print_text
 from .fields import Field
-from .page import cells, column, figure, filled, finite, page
+from .page import cells, column, figure, filled, finite, page, unbroken
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -111,11 +111,14 @@ def terminal_width()->int:
     return max(80, shutil.get_terminal_size().columns)
 
 def wrap_lines(lines:list[str], width:int=80)->list[str]:
-    "Wrap `lines` to the width of a terminal, with an indent. A command follows a line break, to be copied."
+    """Wrap `lines` to the width of a terminal, with an indent; a number stays with its unit.
+
+    A command follows a line break, to be copied."""
     parts = []
     for line in lines:
         text, *commands = line.split("\n")
-        parts += [*(wrap(text, width, subsequent_indent="  ", break_on_hyphens=False) or [""]), *commands]
+        wrapped = wrap(unbroken(text), width, subsequent_indent="  ", break_on_hyphens=False) or [""]
+        parts += [*(l.replace("\xa0", " ") for l in wrapped), *commands]
     return parts
 
 # %% ../../nbs/views/view.ipynb #f10239b9

@@ -274,20 +274,20 @@ def _module_work(part, own, called, unseen):
                       unknown, flops, None if _unseen_sends(unseen) else wire_bytes(calls))
 
 # %% ../../nbs/work/count.ipynb #0r1g1n00
-def _held_tensors(run):
-    "Return the tensors that the modules of a run hold, in whatever way."
+def _held_tensors(tracer, run):
+    "Return the tensors that the modules of a run hold, in whatever way, as they are where it is counted."
     held = [*run.model.parameters(), *run.model.buffers(), *tensors_of([dict(vars(p.module)) for p in run.modules])]
-    return list({id(t): t for t in held}.values())
+    return [tracer.there(t) for t in {id(t): t for t in held}.values()]
 
 def _held_memory(tracer, run):
     "Return the numbers of the memory that the model and the sample hold."
     lasting = [*run.lasting(), *(run.written() if run.training else ())]
-    return tracer.memory.numbers([*_held_tensors(run), *lasting]) | (tracer.given or set())
+    return tracer.memory.numbers([*_held_tensors(tracer, run), *lasting]) | (tracer.given or set())
 
 def _named_before(tracer, run):
     "Return the parts of memory that is there before a run: number -> name."
     weights = run.written() if run.training else run.model.parameters()
-    parts = {"buffers": _held_tensors(run), "optimizer state": run.optimizer_state(), "weights": weights}
+    parts = {"buffers": _held_tensors(tracer, run), "optimizer state": run.optimizer_state(), "weights": weights}
     return {n: name for name, tensors in parts.items() for n in tracer.memory.numbers(tensors)}
 
 def _memory_held(tracer, run, before):

@@ -135,8 +135,9 @@ def lies_in(
 
 # %% ../../nbs/work/quantized_names.ipynb #7d8ead00
 def as_pattern(entry):
-    "Return whether transformers finds a module by `entry`: `layers.1` is not `layers.10`."
-    try: start = re.compile(rf"(?:{entry})(?:(?<=\.)|(?=\.|$))")
+    "Return whether transformers finds a module by `entry`: neither `layers.1` nor `layers.1.` is `layers.10`."
+    pattern = re.escape(entry) if re.fullmatch(r"[\w.]+", entry) else entry
+    try: start = re.compile(rf"(?:{pattern})(?:(?<=\.)|(?=\.|$))")
     except re.error: return as_wildcard(entry)
     def test(name): return bool(start.match(name)) or name.endswith(entry) or f".{entry}." in f".{name}."
     return test

@@ -29,8 +29,8 @@ from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
-from .stand_ins import (fakes_cloned, fakes_in_lists, NoResult, StandIns, no_driver, no_values,
-                                        quiet_meta)
+from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
+                                        no_values, quiet_meta)
 from .trace import Tracer, from_outside, written
 from .values import Values, as_with_data
 
@@ -112,6 +112,15 @@ class FakeTracer(Tracer):
         super().__init__(*args, **kwargs)
         self.place = place
 
+    def there(self, t): return self.place.brought(t)
+
+    def see(self, op, args, kwargs):
+        "Bring tensors with data, which code of the model holds, to where it is counted."
+        if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
+            return super().see(op, args, kwargs)
+        args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
+        with as_for_held(op): return super().see(op, args, kwargs)
+
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
         if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
@@ -129,19 +138,12 @@ _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}
 
 def as_for_held(op):
     "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
-    return torch.inference_mode(False) if is_view(op) else nullcontext()
+    return torch.inference_mode(False) if torch.is_inference_mode_enabled() and is_view(op) else nullcontext()
 
 class TargetTracer(FakeTracer):
     "One for a device that is not here: what the device's libraries choose is chosen as they would."
     @property
     def target(self): return self.place.target
-
-    def see(self, op, args, kwargs):
-        "Bring tensors with data, which code of the model holds, to the device."
-        if op_name(op) not in from_outside and any(map(_has_data_here, tensors_in((args, kwargs)))):
-            args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
-            with as_for_held(op): return super().see(op, args, kwargs)
-        return super().see(op, args, kwargs)
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         pick = library_choices.get(op)
@@ -206,7 +208,7 @@ class _Elsewhere:
         return new
 
     def _made(self, t, device=None):
-        with self.mode, torch.no_grad(), torch.inference_mode(False):
+        with self.mode, torch.inference_mode(False), torch.no_grad():
             new = torch.empty_strided(t.shape, t.stride(), dtype=t.dtype, device=device or self.device)
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
@@ -368,7 +370,7 @@ def on_target(
         sample = list(map(id, sample))
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), hot_as_with_data(),
                         fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise

@@ -41,3 +41,4 @@ light: fb.SpeedOfLight = fb.speed_of_light(model, sample, on="NVIDIA H100 80GB H
                                            promise=fb.Promised(cold=True))
 verdict, found = light.judge(1e-3), fb.depends(model, sample)
 first: fb.Dependence|None = found[0] if found else None
+missed: dict[str, float] = fb.rounded_misses(model, sample)
