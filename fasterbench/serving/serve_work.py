@@ -594,4 +594,5 @@ def configuration_of(
         if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not os.path.exists(text):
             raise ValueError(f"{text!r} is no folder here, and not in the hub's local cache; `hf download {text} "
                              "config.json` gets its configuration") from None
-        raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers") from None
+        raise ValueError(f"{text!r} is not a folder or file with a configuration of transformers; valid are a folder "
+                         "with config.json, that file, and a hub id such as meta-llama/Llama-3.1-8B") from None

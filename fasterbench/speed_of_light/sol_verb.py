@@ -231,7 +231,7 @@ def sol(
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Bound the time of functions on a device, however written."
+    "Compute the least time that a function can take on a device."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of
