@@ -33,8 +33,9 @@ from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in, values_of
-from .traffic import (arguments, inner_tensors, is_transposed, lies_channels_last, memory_of,
-                                      operator_accesses, real_parts, region, storage_id, transferred, unique_bytes)
+from .traffic import (arguments, copied_bytes, inner_tensors, is_transposed, lies_channels_last,
+                                      memory_of, operator_accesses, real_parts, region, storage_id, transferred,
+                                      unique_bytes)
 from .wire import Sent
 
 # %% ../../nbs/work/trace.ipynb #0b53b124
@@ -577,25 +578,6 @@ def _record(self, op, args, kwargs, out):
     self._calls.append(call)
 
 # %% ../../nbs/work/trace.ipynb #64cc7349
-# products -> places of their operands
-_operands = dict(mm=(0, 1), addmm=(1, 2), addmm_=(1, 2), _addmm_activation=(1, 2), mv=(0,), addmv=(1,), addmv_=(1,),
-                 bmm=(0, 1), baddbmm=(1, 2), baddbmm_=(1, 2), convolution=(0, 1), convolution_backward=(0, 1, 2))
-
-def _is_for_libraries(t):
-    "Tell if a library of products takes a tensor as it lies: a matrix by rows or by columns, an image likewise."
-    if t.dim() > 3: return t.is_contiguous(memory_format=torch.channels_last if t.dim() == 4 else
-                                           torch.channels_last_3d) or t.is_contiguous()
-    (rows, columns), (down, right) = t.shape[-2:], t.stride()[-2:]
-    return right == 1 and down >= max(columns, 1) or down == 1 and right >= max(rows, 1)
-
-def copied_bytes(op, args)->int:
-    "Return the bytes of operands that a product copies first, as they lie neither by rows nor by columns, B."
-    given = [args[i] for i in _operands.get(op_name(op).removeprefix("aten::"), ()) if i < len(args)]
-    plain = [t for t in given if t.layout is torch.strided and not t.is_nested and not t.is_quantized and t.numel()]
-    copied = [t for t in plain if not _is_for_libraries(t)]
-    one_by_one = "bmm" in op_name(op) and given[0].device.type == "cpu"      # of a batch
-    return sum(t.numel() * t.itemsize // (t.shape[0] if one_by_one else 1) for t in copied)
-
 def _copy_within(self, op, args, visit):
     "Return a stand-in for the memory of such copies, which is there until the operator is over."
     nbytes = copied_bytes(op, args)
@@ -603,7 +585,6 @@ def _copy_within(self, op, args, visit):
     with _disable_current_modes(): copy = torch.empty(nbytes, dtype=torch.uint8, device="meta")
     self.memory.number(copy, visit)
     return copy
-
 
 # %% ../../nbs/work/trace.ipynb #125c418a
 def _call_of(self, op, args, kwargs, out):

@@ -445,3 +445,23 @@ def _lines_of(t, order):
     for d in order:
         if len(places) < 32: places = [p + i * t.stride(d) for i in range(min(t.shape[d], 32)) for p in places][:32]
     return len({p * t.itemsize // 128 for p in places})
+
+# %% ../../nbs/work/traffic.ipynb #tr0lie04
+# products -> places of their operands
+_operands = dict(mm=(0, 1), addmm=(1, 2), addmm_=(1, 2), _addmm_activation=(1, 2), mv=(0,), addmv=(1,), addmv_=(1,),
+                 bmm=(0, 1), baddbmm=(1, 2), baddbmm_=(1, 2), convolution=(0, 1), convolution_backward=(0, 1, 2))
+
+def _is_for_libraries(t):
+    "Tell if a library of products takes a tensor as it lies: a matrix by rows or by columns, an image likewise."
+    if t.dim() > 3: return t.is_contiguous(memory_format=torch.channels_last if t.dim() == 4 else
+                                           torch.channels_last_3d) or t.is_contiguous()
+    (rows, columns), (down, right) = t.shape[-2:], t.stride()[-2:]
+    return right == 1 and down >= max(columns, 1) or down == 1 and right >= max(rows, 1)
+
+def copied_bytes(op, args)->int:
+    "Return the bytes of operands that a product copies first, as they lie neither by rows nor by columns, B."
+    given = [args[i] for i in _operands.get(op_name(op).removeprefix("aten::"), ()) if i < len(args)]
+    plain = [t for t in given if t.layout is torch.strided and not t.is_nested and not t.is_quantized and t.numel()]
+    copied = [t for t in plain if not _is_for_libraries(t)]
+    one_by_one = "bmm" in op_name(op) and given[0].device.type == "cpu"      # of a batch
+    return sum(t.numel() * t.itemsize // (t.shape[0] if one_by_one else 1) for t in copied)
