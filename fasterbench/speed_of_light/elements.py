@@ -130,7 +130,7 @@ def _digits(n, steps):
 def _steps_of(shape): return [math.prod(shape[d + 1:]) for d in range(len(shape))]
 
 def _left_alone(at, shape, steps, offset):
-    "Return axes that the view shows whole, along axes of its own where the mask is the same: {axis: those of the view}."
+    "Return axes that a view shows whole by axes along which the mask is alike: {axis: those of the view}."
     sizes, start = _steps_of(shape), _digits(offset, _steps_of(shape))
     ends, over, own = {n * step for n, step in zip(shape, sizes)}, {}, {}
     for d, (n, step) in enumerate(zip(shape, sizes)):
@@ -143,6 +143,12 @@ def _left_alone(at, shape, steps, offset):
         if parts_of_it or part_of_one: own[d] = mine
     shared = {j for d in over.keys() - own.keys() for j in over[d]}         # these show another axis too
     return {} if shared & {j for js in own.values() for j in js} else own
+
+def _alike_once(at):
+    "Return a mask with size 1 where it turns out to be the same along an axis."
+    for d in range(at.dim()):
+        if bool((at == (first := at.narrow(d, 0, 1))).all()): at = first
+    return at
 
 def viewed(
     a:Elements,          # Of the view
@@ -164,4 +170,4 @@ def viewed(
     flat = torch.zeros(math.prod(kept), dtype=torch.bool)
     steps = [0 if m == 1 else moved(s) for m, s in zip(at.shape, steps)]
     flat.as_strided(at.shape, steps, moved(offset)).masked_fill_(at, True)
-    return Elements(tuple(shape), flat.view(kept).expand(shape), a.share)
+    return Elements(tuple(shape), _alike_once(flat.view(kept)).expand(shape), a.share)

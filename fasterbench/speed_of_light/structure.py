@@ -214,10 +214,13 @@ class _Forward:
     def _is_zero(self, v): return (at := self.facts.nonzero(v)) is not None and not at.count
 
     def of_scatter(self, n):
-        index, out = n.args[2], n.outs[0]
+        _, dim, index, *value = n.args
+        out, most = n.outs[0], math.prod(index.shape) / max(math.prod(n.outs[0].shape), 1)
         if not self._is_zero(n.args[0]): return
-        most = math.prod(index.shape) / max(math.prod(out.shape), 1)
-        self._put(out, some_of(out.shape, most) if index.known is None else indexed(n))
+        if value == [1] and index.shape[-1:] == (1,) and dim in (-1, len(out.shape) - 1):
+            self.facts.hot[out.index] = index
+        exact = index.known is not None and math.prod(out.shape) <= most_cells
+        self._put(out, indexed(n) if exact else some_of(out.shape, most))
 
     def of_eq(self, n):
         "A one-hot row is where its place equals 0, 1, 2, …"
