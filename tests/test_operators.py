@@ -194,7 +194,8 @@ def quantized(t, dtype=torch.quint8): return torch.quantize_per_tensor(t.float()
 
 def quantized_linear(a):
     packed = torch.ops.quantized.linear_prepack(quantized(eight, torch.qint8), None)
-    return torch.ops.quantized.linear(quantized(a), packed, 0.1, 0), torch.ops.quantized.linear_dynamic(a.float(), packed)
+    dynamic = torch.ops.quantized.linear_dynamic(a.float(), packed)
+    return torch.ops.quantized.linear(quantized(a), packed, 0.1, 0), dynamic
 
 def quantized_conv(a):
     packed = torch.ops.quantized.conv2d_prepack(quantized(r(8, 8, 3, 3), torch.qint8), None, [1, 1], [1, 1], [1, 1], 1)

@@ -486,7 +486,9 @@ def test_what_changed_between_devices_has_an_interval():
     assert (b.ratio == pytest.approx(ratio) and b.ratio_interval == f"{ratio / off:.2f} to {ratio * off:.2f}"
             and rows.iloc[0].ratio_interval == "")
 
-def in_csv(view): return [{k.partition(" [")[0]: v for k, v in r.items()} for r in csv.DictReader(io.StringIO(view.csv()))]
+def in_csv(view):
+    rows = csv.DictReader(io.StringIO(view.csv()))
+    return [{k.partition(" [")[0]: v for k, v in r.items()} for r in rows]
 
 def first_lines(view):
     from fasterbench.views.headline import headline
@@ -509,25 +511,30 @@ def test_the_first_lines_of_an_answer_are_the_same_in_every_form(view):
     view = view()
     lines, text = first_lines(view), " ".join(view.text().split())
     page = plain(view.render().partition('<script type="application/json"')[0])
-    assert [(l in text, l in page) for l in lines] == [(True, True)] * 3 and first_lines(from_json(view.to_json())) == lines
+    assert [(l in text, l in page) for l in lines] == [(True, True)] * 3
+    assert first_lines(from_json(view.to_json())) == lines
 
 def test_figures_of_an_answer_are_in_the_csv():
     """Of a profile and a trace, the division; of a training step and a server, each figure of the first lines.
 
     By hand: three rows need 2e8 FLOP at 1e12 FLOP/s each, and take 9 ms; 34 of 40 µs no kernel runs."""
     roof, lost, _ = divided_rows(steady())
-    assert (roof, lost) == pytest.approx((0.6e-3, 8.4e-3)) and "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[1]
+    assert (roof, lost) == pytest.approx((0.6e-3, 8.4e-3))
+    assert "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[1]
     roof, lost, idle = divided_rows(view_of("trace"))
-    assert idle == pytest.approx(34e-6) and f"= {1e6 * roof:.2f} at the roof (memory 0.23) + {1e6 * lost:.1f} lost" in first_lines(view_of("trace"))[1]
+    told = f"= {1e6 * roof:.2f} at the roof (memory 0.23) + {1e6 * lost:.1f} lost"
+    assert idle == pytest.approx(34e-6) and told in first_lines(view_of("trace"))[1]
     step, rows = trained(), in_csv(trained())
     told = {k: {float(r[k]) for r in rows} for k in ("step_time_s", "per_s", "mfu", "peak_bytes")}
     [time_s], [rate], [mfu], [peak] = told.values()
-    assert rate == pytest.approx(8 / time_s) and first_lines(step)[0].startswith(
-        f"a step of 8 samples: expected {format_si(time_s, 's')} · {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
+    assert rate == pytest.approx(8 / time_s)
+    assert first_lines(step)[0].startswith(f"a step of 8 samples: expected {format_si(time_s, 's')} · {brief(rate)} "
+                                           f"samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))
-    assert f"{format_si(float(of['expected_per_s']))} tokens/s expected" in said and f"per output token {format_si(float(of['expected_s']), 's')}" in said
-    assert f"{brief(float(of['requests_per_s']))} requests/s" in said and format_si(float(of["first_s"]), "s") in said
+    for text in (f"{format_si(float(of['expected_per_s']))} tokens/s expected", format_si(float(of["first_s"]), "s"),
+                 f"per output token {format_si(float(of['expected_s']), 's')}",
+                 f"{brief(float(of['requests_per_s']))} requests/s"): assert text in said
 
 def test_a_comparison_says_its_first_line_in_every_form():
     "9.1 ms and 7.1 ms: ×0.78."

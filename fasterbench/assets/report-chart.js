@@ -61,7 +61,7 @@ function themed(layout, traces, high) {
     axes[k].visible = axes[`xaxis${n}`].visible = above
     annotations.push({text: "no row matches the filters", showarrow: false, xref: `x${n} domain`, yref: `y${n} domain`, x: 0.5, y: 0.5, font})
   }
-  // On a phone the names of rows are above them, where the rows leave room for that.
+  // On a phone the names of rows are above them, where the rows leave room for that; bars are thin there.
   if (above) {
     const ticklabelshift = layout.yaxis.autorange === "reversed" ? 21 : -21, tickfont = {color: color("ink")}
     Object.assign(axes.yaxis, {ticklabelposition: "inside", ticklabelshift, tickfont, ticklabeloverflow: "allow",
@@ -73,7 +73,8 @@ function themed(layout, traces, high) {
   for (const k of Object.keys(axes)) if (/^xaxis/.test(k) && !wide() && axes[k].type === "category") axes[k].tickfont = {size: 9}
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
-  return {...kept, ...axes, annotations, margin, hoverlabel, showlegend: false, autosize: true,
+  const bargap = above ? 0.55 : kept.bargap
+  return {...kept, ...axes, annotations, margin, hoverlabel, bargap, showlegend: false, autosize: true,
           font: {...kept.font, color: color("ink")}}
 }
 

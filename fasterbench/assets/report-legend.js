@@ -3,6 +3,7 @@ const glyphs = {circle: "●", "circle-open": "○", square: "■", "square-open
                 x: "✕", "triangle-up": "▲", "triangle-up-open": "△", star: "★", "circle-open-dot": "◉", "square-open-dot": "▣", "diamond-open-dot": "◈", "circle-cross": "⊕", "star-open": "☆", cross: "✚", arrow: "→", "line-ns-open": "┃"}
 
 const numbered = "●■◆✚✕▲▼◀▶"   // symbols that plotly knows by number
+const hatched = {"/": "▨", "\\": "▧", "-": "▤", "+": "▦", x: "▩"}
 
 const grouped = ({legendgroup, name}) => t => legendgroup ? t.legendgroup === legendgroup : t.name === name
 const filterOf = trace => ["bound", "phase"].find(f =>
@@ -15,7 +16,8 @@ function swatch(trace) {
   }
   const symbol = Array.isArray(marker.symbol) ? marker.symbol.at(-1) : marker.symbol
   const ink = /^rgba/.test(marker.color) ? marker.line?.color : marker.color ?? line.color
-  return element("span", {className: "glyph", textContent: glyphs[symbol] ?? numbered[symbol] ?? "●", style: `color: ${ink}`})
+  const glyph = trace.type === "bar" ? hatched[marker.pattern?.shape] ?? "■" : glyphs[symbol] ?? numbered[symbol] ?? "●"
+  return element("span", {className: "glyph", textContent: glyph, style: `color: ${ink}`})
 }
 
 function entry(figure, trace) {

@@ -82,7 +82,7 @@ def step_traffic(
     parallel:str="fsdp", # "ddp": a replica per rank; "fsdp": parameters in shards
     *,
     dtype=None,          # In which parameters are sent; None: that of each
-    reduce_dtype=None,   # In which gradients are sent; None: `dtype`
+    reduce_dtype=None,   # In which gradients are sent; None: `dtype`, the least. PyTorch 2.15: that of the parameters
     reshard:bool|None=None, # Of fsdp: which parameters are given up after the forward; None: all but those of the root
 )->StepTraffic:
     "Return the bytes of the collectives of a training step."

@@ -190,6 +190,10 @@ class Term(NamedTuple):
     label: str     # In words
     seconds: float # Negative if the parts before it exceed the total
 
+def unknown_label(result)->str:
+    "Return what rows are called that no roof is known for; of a device without roofs they are all that ran."
+    return "in kernels" if result.peaks is None and result.idle else "with unknown FLOPs"
+
 def terms(
     d:Division,
     unknown:str="with unknown FLOPs", # What rows are called that no roof is known for
@@ -264,7 +268,7 @@ def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     if result.peaks is None:
-        divides = [equation(divided(result), "in kernels")] if result.idle else []
+        divides = [equation(divided(result), unknown_label(result))] if result.idle else []
         return lines + divides + [f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why]
     roofs = roofs_text(result.peaks, (*result.points, *result.ops))
     return [*step_answer(result), *lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]

@@ -19,7 +19,7 @@ from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.row import declarations
 from .fields import fields_of
 from .fold import fold
-from .headline import divided, headline, is_split, model_name, terms
+from .headline import divided, headline, is_split, model_name, terms, unknown_label
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .origin import argument_texts
 from .page import cells, column, figure, filled, pairs_of
@@ -82,7 +82,8 @@ def _segments(result):
     "Return the terms of the equation as segments of a bar, if it has any; what is subtracted has no length on it."
     whole = divided(result)
     if not result.points or whole is None or not is_split(whole): return []
-    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(whole) if t.seconds > 0]
+    return [dict(kind=t.kind, label=t.label, seconds=t.seconds) for t in terms(whole, unknown_label(result))
+            if t.seconds > 0]
 
 # %% ../../nbs/views/report.ipynb #6353c678
 _first = ("name", "type", "operator", "phase", "time_s", "share", "bound", "utilization_pct", "potential_s")

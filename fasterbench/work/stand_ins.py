@@ -122,7 +122,8 @@ def _by_rows(op, *args, **kwargs): return _rows_like(op(*args, **kwargs))
 _backwards = "elu hardsigmoid hardswish hardtanh logit native_dropout softplus".split()
 _by_elements = [*(getattr(aten, f"{n}_backward").default for n in _backwards), aten.xlogy.Tensor,
                 aten.special_xlog1py.default, aten.copysign.Tensor]
-_in_rows = aten.pow.Scalar, aten.rrelu_with_noise.default, *(getattr(aten, f"{n}_loss_backward").default for n in ("mse", "smooth_l1", "huber"))
+_losses = [getattr(aten, f"{n}_loss_backward").default for n in ("mse", "smooth_l1", "huber")]
+_in_rows = aten.pow.Scalar, aten.rrelu_with_noise.default, *_losses
 _known |= {op: partial(_of_operands, op) for op in _by_elements} | {op: partial(_by_rows, op) for op in _in_rows}
 
 @_result_of(aten.binary_cross_entropy_backward.default)
@@ -137,7 +138,7 @@ def _bags(op, table, *args, **kwargs):
     if bag_of.numel() and table.device.type == "cpu": bag_of = bag_of.new_empty(len(bag_of) + 1).resize_(len(bag_of))
     return out, bag_of, *rest
 
-for _bag in (aten._embedding_bag.default, aten._embedding_bag_forward_only.default): _known[_bag] = partial(_bags, _bag)
+for _bag in (aten._embedding_bag, aten._embedding_bag_forward_only): _known[_bag.default] = partial(_bags, _bag)
 
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):
@@ -147,8 +148,9 @@ def _rolled(x, shifts, dims=()):
 # %% ../../nbs/work/stand_ins.ipynb #dtypes02
 _of_one_dtype = {}     # operator -> places of the arguments that have to be of one dtype
 for _places, _names in {(0, 1): """mm mv convolution _grouped_mm _cdist_forward grid_sampler_2d grid_sampler_3d
-                                   binary_cross_entropy native_group_norm""",
-                        (0, 1, 2): "addmm addmm_ addmv addmv_ addbmm addbmm_", (1, 2): "_addmm_activation",
+                                   _euclidean_dist binary_cross_entropy native_group_norm""",
+                        (0, 1, 2): """_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
+                                      addmm addmm_ addmv addmv_ addbmm addbmm_""", (1, 2): "_addmm_activation",
                         (0, 2): "index_put index_put_ _index_put_impl_ native_layer_norm",
                         (0, 3): "index_add index_add_"}.items():
     _of_one_dtype |= {f"aten::{n}": _places for n in _names.split()}
@@ -272,7 +274,7 @@ def _set_copied(method):
 
 def _one_hot(t, num_classes=-1):
     "Make one-hot rows by the operators that run on data; without data PyTorch compares with every class."
-    if not isinstance(t, FakeTensor) or num_classes < 0 or not t.numel(): return hot_as_with_data.before(t, num_classes)
+    if num_classes < 0 or not isinstance(t, FakeTensor): return hot_as_with_data.before(t, num_classes)
     if t.device.type == "cpu": _check_ends(t)
     return torch.zeros(*t.shape, num_classes, dtype=t.dtype, device=t.device).scatter_(-1, t.unsqueeze(-1), 1)
 

@@ -129,7 +129,7 @@ class FakeTracer(Tracer):
             self.memory.lives.opaque = True                       # the library alone knows how large it is
         return out
 
-# PyTorch's backward of a view that was written lays a gradient out by strides; without data it goes the way of the view
+# PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
 _through_views = "views are written in place, so the bytes of their backward are the least"
 
 def _is_part(t): return t._is_view() and t.requires_grad
@@ -370,8 +370,9 @@ def on_target(
         sample = list(map(id, sample))
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(), hot_as_with_data(),
-                        fakes_in_lists(), _autocast(place.device.type, cast)): stack.enter_context(context)
+                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
+            stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
         with _explained(type(model).__name__): yield args, kwargs, place.tracer, place

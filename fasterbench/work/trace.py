@@ -33,8 +33,8 @@ from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in, values_of
-from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, real_parts, region, storage_id,
-                                      transferred, unique_bytes)
+from .traffic import (arguments, inner_tensors, memory_of, operator_accesses, real_parts, region,
+                                      storage_id, transferred, unique_bytes)
 from .wire import Sent
 
 # %% ../../nbs/work/trace.ipynb #0b53b124

@@ -74,7 +74,7 @@ class Values:
         if large and not (_is_elementwise(op) and all(map(_is_uniform, known))): return None
         def look(t): return _first(self.of(t)) if large else self.of(t)
         made = (map_tensors(look, _on_cpu(a)) for a in (list(args), kwargs))
-        if op_name(op) == "aten::histc": return (_counted(known[0], *args),)
+        if op_name(op) == "aten::histc": return (_known_counts(known[0], *args),)
         with _disable_current_modes(), torch.no_grad():
             try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
@@ -113,7 +113,7 @@ class Values:
             if alike is not None: self._made(op, out, alike)
         return out
 
-def _counted(known, t, *how):
+def _known_counts(known, t, *how):
     "Return how many of the known values lie in each bin; of integers too, which a CPU does not count."
     with _disable_current_modes(): return torch.histc(known.double(), *how).to(t.dtype)
 
@@ -154,7 +154,8 @@ def _alike(op, args):
     "Return what a test of unknown numbers gives for each that is finite; `None` where that depends on the number."
     x, *rest = args
     if not isinstance(x, torch.Tensor): return None
-    if op_name(op) == "aten::eq" and rest and not isinstance(rest[0], torch.Tensor) and (answer := _answered()) is not None:
+    one_value = op_name(op) == "aten::eq" and rest and not isinstance(rest[0], torch.Tensor)
+    if one_value and (answer := _answered()) is not None:
         assume(answer.why)
         return torch.tensor(answer.heard)
     if not (x.is_floating_point() or x.is_complex()): return None
