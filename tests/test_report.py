@@ -266,7 +266,7 @@ def test_charts_keep_their_size_when_the_window_or_the_phone_turns(chrome, pages
     path, tab = pages[name]
     opened(chrome, path, tab=tab)
     # the smaller of the place of a chart and the drawing in it
-    sizes = lambda: chrome.execute_script("""
+    def sizes(): return chrome.execute_script("""
         return charts.map(c => [c, c.querySelector('.main-svg')].map(e => e.getBoundingClientRect()))
             .map(boxes => [Math.min(...boxes.map(b => b.width)), Math.min(...boxes.map(b => b.height))])""")
     before = sizes()
@@ -748,7 +748,7 @@ def test_what_changes_most_has_a_name_and_an_arrow(chrome, pages):
 def test_categories_of_a_comparison(chrome, pages):
     "A bar for each side of a category, of its rows: by hand 8 and 9 ms of products, 2 and 2 of activations."
     opened(chrome, pages["pair"][0], tab="pairs")
-    bars = lambda: chrome.execute_script("""
+    def bars(): return chrome.execute_script("""
         const sums = {}
         for (const t of charts[1].data) t.y.forEach((y, i) => sums[y] = (sums[y] ?? 0) + t.x[i])
         return sums""")

@@ -86,7 +86,7 @@ def written_by(verb, folder):
     "The arguments of a verb, every file of it by its absolute path."
     at, here = lambda name: str(folder/name), dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make",
                                                    saved=f"{folder/'saved.json'}")
-    files = lambda *kinds: [word for kind in kinds for word in (f"--{kind}", at(f"out.{kind}"))]
+    def files(*kinds): return [word for kind in kinds for word in (f"--{kind}", at(f"out.{kind}"))]
     quick = ["--warmup", "1", "--steps", "3", "--no-progress"]
     return dict(
         count=[here["net"], *files("json", "csv")], roofline=[here["net"], "--peaks", here["peaks"], *quick,

@@ -7,9 +7,8 @@ __all__ = ['ModelWithoutData']
 
 # %% ../../nbs/serving/serve_work.ipynb #d493820d
 import math, os, re
-from collections import Counter
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from inspect import signature
 from typing import NamedTuple
 
@@ -19,6 +18,7 @@ from torch import nn
 from ..engine.uncompiled import uncompiled
 from ..core.arguments import tensors_of
 from ..engine.step import Forward, preserved_run
+from .alike import layer_at, one_of_each, repeats_of
 from .known_values import KnownValues
 from ..work.count import trace_call
 from ..work.rules import experts_read
@@ -72,115 +72,6 @@ def stored_as(
 def _as_configured(model):
     try: return stored_weights(model)
     except ValueError as error: raise ValueError(f"{error}; weights='int4/128' says how matrices are stored") from None
-
-# %% ../../nbs/serving/serve_work.ipynb #7e34e06d
-_numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}
-
-def _layer_key(layer):
-    "Return a key that two layers share if they do the same work."
-    tensors = [(n, tuple(t.shape), t.dtype) for n, t in (*layer.named_parameters(), *layer.named_buffers())]
-    def plain(v): return v is None or isinstance(v, (bool, int, float, str))
-    settings = [(n, type(m).__name__, k, v) for n, m in layer.named_modules() for k, v in vars(m).items()
-                if plain(v) and k not in _numbers]
-    return tuple(tensors), tuple(settings)
-
-def _stacks(model):
-    "Return the lists of layers in `model`, outermost ones only: (path, list)."
-    found = []
-    for path, module in model.named_modules():
-        inside = any(path.startswith(p + ".") for p, _ in found)
-        if isinstance(module, nn.ModuleList) and len(module) and not inside: found.append((path, module))
-    return found
-
-# %% ../../nbs/serving/serve_work.ipynb #a35c366a
-@dataclass
-class _Kind:
-    "Layers that are alike: the one that runs, and what it gave last."
-    at: str          # Path of the one that runs
-    out: object=None
-    own: int=0       # Calls of it
-    others: int=0    # Calls of those that it stands for
-    layers: list=field(default_factory=list)   # All of them: (path, layer)
-    copies: dict=field(default_factory=dict)   # Name of a weight -> qualified names of the different ones they have
-
-    def ran(self, module, args, out): self.own, self.out = self.own + 1, out
-
-    def count_copies(self):
-        "Note the weights of each name: layers may share one."
-        for path, layer in self.layers:
-            for name, t in (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers()):
-                self.copies.setdefault(name, {}).setdefault(id(t), f"{path}.{name}")
-
-class _Alike(nn.Module):
-    "Stands for a layer like one that ran before: gives what that one gave."
-    def __init__(self, layer, kind):
-        super().__init__()
-        self.of = layer, kind              # in a tuple, so that it is no child
-
-    def forward(self, *args, **kwargs):
-        kind = self.of[1]
-        kind.others += 1
-        return kind.out
-
-    def __getattr__(self, name):
-        try: return super().__getattr__(name)
-        except AttributeError: return getattr(vars(self)["of"][0], name)
-
-class _Counts(dict):
-    "How many layers there are like the one that runs, by its path."
-    def __init__(self, kinds=(), counts=()):
-        super().__init__(counts)
-        self.kinds = list(kinds)
-
-    def restart(self):
-        for k in self.kinds: k.own = k.others = 0
-
-    def by_calls(self)->"_Counts":
-        "Return for each layer that ran how many calls each of its calls stands for: a loop calls layers again."
-        ran = [k for k in self.kinds if k.own]
-        return _Counts(ran, {k.at: (k.own + k.others) / k.own for k in ran})
-
-    def copies(self, name)->tuple:
-        "Return the names of weights like that called `name`: one in each layer, or one that layers share."
-        kind = next((k for k in self.kinds if name.startswith(k.at + ".")), None)
-        return tuple(kind.copies[name[len(kind.at) + 1:]].values()) if kind else (name,)
-
-# %% ../../nbs/serving/serve_work.ipynb #679f0f52
-@contextmanager
-def one_of_each(model:nn.Module):
-    "Run only one layer of each kind within the context. Gives how many layers are like it, by its path."
-    counts, undo = _Counts(), []
-    try:
-        for path, stack in _stacks(model):
-            first, holders = {}, Counter(id(p) for layer in set(stack) for p in layer.parameters())
-            for i, layer in enumerate(stack):
-                shares = any(holders[id(p)] > 1 for p in layer.parameters())   # and adapts what it shares, perhaps
-                key = layer if shares else _layer_key(layer)
-                first.setdefault(key, _Kind(f"{path}.{i}")).layers.append((f"{path}.{i}", layer))
-                if len(first[key].layers) > 1:
-                    counts[first[key].at] += 1
-                    undo.append((stack, i, layer))
-                    stack[i] = _Alike(layer, first[key])
-                else:
-                    kind = first[key]
-                    counts[kind.at] = 1
-                    counts.kinds.append(kind)
-                    undo.append(layer.register_forward_hook(kind.ran))
-        for kind in counts.kinds: kind.count_copies()
-        yield counts
-    finally:
-        for what in reversed(undo):
-            if isinstance(what, tuple): what[0][what[1]] = what[2]
-            else: what.remove()
-
-# %% ../../nbs/serving/serve_work.ipynb #b80f9709
-def _layer_at(path, counts):
-    "Return the path of the layer that ran and holds the module at `path`; `None` outside the layers."
-    return next((at for at in counts if path == at or path.startswith(at + ".")), None)
-
-def _repeats(path, counts):
-    "Return how often the work of the module at `path` counts."
-    return counts.get(_layer_at(path, counts), 1)
 
 # %% ../../nbs/serving/serve_work.ipynb #8ca6529c
 def _cache_layers(cache):
@@ -271,7 +162,7 @@ def cache_contents(
     for layer in _cache_layers(cache):
         pairs, states = _pairs_in(layer), _states_in(layer)
         if not pairs and not states: continue
-        at = _layer_at(place((pairs or states)[0]), counts)
+        at = layer_at(place((pairs or states)[0]), counts)
         kept = _kept_by_one(pairs, _tree_bytes(states), _sliding_window(layer), context, batch, latents.get(at))
         n = counts.get(at, 1)
         kinds.append(replace(kept, needed=min(kept.length, needed.get(at, kept.length)), at=at, layers=n,
@@ -363,7 +254,7 @@ class _Attention(NamedTuple):
     def share(self, path, pairs):
         # of one token, heads of a group may stand where the queries of one head do
         if pairs is None or self.tokens not in (1, pairs.queries) or not self._masked(path): return 1.0
-        at = _layer_at(path, self.counts)
+        at = layer_at(path, self.counts)
         window, chunk = self.windows.get(at), self.chunks.get(at)
         if pairs.keys not in (self.context, window): return 1.0
         if chunk:
@@ -407,11 +298,11 @@ def _flops(work, counts, weights, attention, latents, needed_share):
     for call in work.trace:
         path, made = work.parts[call.part].path, call.dense_flops or 0
         if not made: continue
-        made, pairs = made * _repeats(path, counts), _pairs_of(call, weights, softened)
+        made, pairs = made * repeats_of(path, counts), _pairs_of(call, weights, softened)
         run, made = run + made, made * needed_share(call)
         needed = made * attention.share(path, pairs)
         full, expanded = full + made, expanded + needed
-        latent = latents.get(_layer_at(path, counts)) if attention.tokens == 1 else None
+        latent = latents.get(layer_at(path, counts)) if attention.tokens == 1 else None
         leading = call.shapes[-2] if len(call.shapes) > 1 else ()
         again = latent and pairs is None and leading == (attention.batch * attention.context, latent.rank)
         longer = latent and pairs is not None and pairs.keys == attention.context
@@ -423,7 +314,7 @@ def _query_heads(work, counts, weights, attention):
     "Return the heads of queries in each layer that ran, by its path."
     found, softened = {}, _softened(work.trace)
     for call in work.trace:
-        at = _layer_at(work.parts[call.part].path, counts)
+        at = layer_at(work.parts[call.part].path, counts)
         pairs = _pairs_of(call, weights, softened) if at and call.dense_flops else None
         if pairs and pairs.gives != "values":
             heads = pairs.heads * pairs.queries if attention.tokens == 1 else pairs.heads
@@ -630,7 +521,7 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     def place(t): return places.get(tracer.memory.number(t), "")
     experts = _expert_weights(work, numbers, rows)
     picked = _picked(work, counts, context, rows, {e.route for e in experts.values()})
-    windows = {_layer_at(place(pairs[0]), counts): (i, w) for i, l in enumerate(_cache_layers(cache))
+    windows = {layer_at(place(pairs[0]), counts): (i, w) for i, l in enumerate(_cache_layers(cache))
                if (w := _sliding_window(l)) and (pairs := _pairs_in(l))}
     types = getattr(asked.config, "layer_types", None) or ()
     chunks = {at: w for at, (i, w) in windows.items() if types[i:i + 1] == ["chunked_attention"]}
@@ -643,7 +534,7 @@ def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     weights = _weights(model, work, numbers, counts, experts)
     if one: flops = causal          # the mask leaves all that one token sees
     ends = 8 * tokens * asked.batch + _tree_bytes(out["logits"])
-    others = sum(_repeats(work.parts[call.part].path, counts) * _other_bytes(call, numbers) for call in work.trace)
+    others = sum(repeats_of(work.parts[call.part].path, counts) * _other_bytes(call, numbers) for call in work.trace)
     stacks = {k.at.rpartition(".")[0] for k in after.kinds if k.at}
     layers = sum(n for at, n in counts.items() if at.rpartition(".")[0] in stacks)
     return StepWork(tokens, context, flops, causal, run, weights, after, after.new if one else after, ends, others,
@@ -657,7 +548,7 @@ def _picked(work, counts, context, rows, of_experts):
     "Return how many keys a query picks in each layer that has it pick some of all, by the path of the layer."
     found = {}
     for route in _routes(work, rows):
-        at = _layer_at(route.path, counts)
+        at = layer_at(route.path, counts)
         of_keys = route not in of_experts and route.classes == context
         if at and of_keys and route.chosen < context: found[at] = route.chosen
     return found

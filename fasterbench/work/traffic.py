@@ -422,3 +422,46 @@ def region(
     first = t.storage_offset() * t.itemsize
     if t.is_contiguous() and t.numel(): return storage_id(t), first, ((1, t.nbytes),) if t.nbytes > 1 else ()
     return storage_id(t), first, merged_spans(t.shape, t.stride(), t.itemsize)
+
+# %% ../../nbs/work/traffic.ipynb #tr0lie02
+def lies_channels_last(t):
+    "Tell if the steps of a picture grow from its channels over columns and rows to the next picture."
+    if t.is_nested or t.layout is not torch.strided or t.dim() != 4 or t.numel() in (0, t.shape[0]): return False
+    inner = 1, 3, 2
+    return t.stride(1) > 0 and all(t.stride(b) >= t.stride(a) * t.shape[a] for a, b in zip(inner, (3, 2, 0)))
+
+def is_transposed(given, results):
+    "Tell if 32 neighbours in the result, those of a warp, lie in more than 8 lines of a tensor of its shape."
+    plain = [t for t in (*results[:1], *given) if not t.is_nested and t.layout is torch.strided]
+    if not results or not plain or plain[0] is not results[0]: return False
+    shape, steps = plain[0].shape, plain[0].stride()
+    order = sorted((d for d in range(len(shape)) if shape[d] > 1), key=lambda d: steps[d])
+    return any(t.stride(order[0]) not in (0, steps[order[0]]) and _lines_of(t, order) > 8
+               for t in plain[1:] if order and t.shape == shape)
+
+def _lines_of(t, order):
+    "Return in how many lines of 128 B the first 32 elements lie, axes taken in `order`."
+    places = [0]
+    for d in order:
+        if len(places) < 32: places = [p + i * t.stride(d) for i in range(min(t.shape[d], 32)) for p in places][:32]
+    return len({p * t.itemsize // 128 for p in places})
+
+# %% ../../nbs/work/traffic.ipynb #tr0lie04
+# products -> places of their operands
+_operands = dict(mm=(0, 1), addmm=(1, 2), addmm_=(1, 2), _addmm_activation=(1, 2), mv=(0,), addmv=(1,), addmv_=(1,),
+                 bmm=(0, 1), baddbmm=(1, 2), baddbmm_=(1, 2), convolution=(0, 1), convolution_backward=(0, 1, 2))
+
+def _is_for_libraries(t):
+    "Tell if a library of products takes a tensor as it lies: a matrix by rows or by columns, an image likewise."
+    if t.dim() > 3: return t.is_contiguous(memory_format=torch.channels_last if t.dim() == 4 else
+                                           torch.channels_last_3d) or t.is_contiguous()
+    (rows, columns), (down, right) = t.shape[-2:], t.stride()[-2:]
+    return right == 1 and down >= max(columns, 1) or down == 1 and right >= max(rows, 1)
+
+def copied_bytes(op, args)->int:
+    "Return the bytes of operands that a product copies first, as they lie neither by rows nor by columns, B."
+    given = [args[i] for i in _operands.get(op_name(op).removeprefix("aten::"), ()) if i < len(args)]
+    plain = [t for t in given if t.layout is torch.strided and not t.is_nested and not t.is_quantized and t.numel()]
+    copied = [t for t in plain if not _is_for_libraries(t)]
+    one_by_one = "bmm" in op_name(op) and given[0].device.type == "cpu"      # of a batch
+    return sum(t.numel() * t.itemsize // (t.shape[0] if one_by_one else 1) for t in copied)

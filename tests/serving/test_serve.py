@@ -15,7 +15,8 @@ import serve as benchmark
 from fasterbench import HardwarePeaks, from_json
 from fasterbench.serving.serve import serve
 from fasterbench.serving.serve_work import experts_read, stored_as
-from fasterbench.serving.serve_work import ModelWithoutData, language_model, one_of_each
+from fasterbench.serving.alike import one_of_each
+from fasterbench.serving.serve_work import ModelWithoutData, language_model
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
@@ -193,7 +194,7 @@ def test_model_is_left_alone():
 
 def test_weights_read():
     "The embedding table is read by rows, a tied one whole as the matrix of the logits; experts as expected."
-    point = lambda name, b=1: serve(hand[name][0], prompt, new, b, "H100").point("decode", b, "end")
+    def point(name, b=1): return serve(hand[name][0], prompt, new, b, "H100").point("decode", b, "end")
     assert point("llama").weight_bytes == 2 * (hand["llama"][1] - V*H + H)
     assert point("llama", 4).weight_bytes == 2 * (hand["llama"][1] - V*H + 4*H)
     assert point("gpt2").weight_bytes == 2 * (hand["gpt2"][1] - 512*H
@@ -239,7 +240,7 @@ def test_quantization_in_the_configuration():
 def test_a_cache_of_other_elements_is_written_so():
     """A prompt and a token write keys and values in the bytes of the cache; ids take 8 B for each token, logits 2 B
     for each of the last."""
-    at = lambda phase, **how: serve(hand["llama"][0], prompt, new, 8, "H100", **how).point(phase, 8,
+    def at(phase, **how): return serve(hand["llama"][0], prompt, new, 8, "H100", **how).point(phase, 8,
         *["end"] * (phase == "decode")).other_bytes
     for size in (1, 2, 0.5):
         assert at("prefill", cache_bytes=size) == 8 * (8*prompt + 2*V + 2*L*32*prompt * size)
@@ -266,7 +267,7 @@ def test_heads_of_the_cache_stay_whole(devices, fullest):
     """Eight heads of 16: the device that holds most of them decides how much is read, how much fits, and how long
     attention takes."""
     config = hand["llama"][0] | dict(hidden_size=256, num_attention_heads=16, num_key_value_heads=8)
-    at = lambda n: serve(config, prompt, new, 4, "NVIDIA H100 80GB HBM3", tensor_parallel=n)
+    def at(n): return serve(config, prompt, new, 4, "NVIDIA H100 80GB HBM3", tensor_parallel=n)
     point = at(devices).point("decode", 4, "end")
     assert point.kv_bytes == 4 * 2*L*C*2 * 16 * fullest
     if 16 % devices: assert point.expected_s is None                        # no server was measured so
@@ -423,7 +424,7 @@ def test_expected_time_by_hand():
 def test_math_and_formats():
     """Quantized matrices multiply in their own dtype where the device has it; others by request, with an error that
     says which."""
-    peak = lambda **how: serve(hand["llama"][0], prompt, new, 1, how.pop("on", "NVIDIA B200"), **how).peak_flops
+    def peak(**how): return serve(hand["llama"][0], prompt, new, 1, how.pop("on", "NVIDIA B200"), **how).peak_flops
     assert peak() == 2.25e15 and peak(weights="fp8") == 4.5e15 and peak(weights="nvfp4") == 9e15
     assert peak(weights="nvfp4", on="NVIDIA H100 80GB HBM3") == 989.4e12 and peak(weights="int8") == 2.25e15
     assert peak(weights="int4/128", math="fp8") == 4.5e15
@@ -443,7 +444,7 @@ def test_devices_and_degrees():
     assert [(o.device, o.devices) for o in found.options] == [(d, n) for d in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")
                                                               for n in (1, 2)]
     o = found.options[0]
-    at = lambda b: serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
+    def at(b): return serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
     assert at(o.batch) <= 0.01 < at(o.batch + 1) and o.batch < o.most_batch
     # all its time is paid by its prompts and its tokens: 1024 and 256 of a request
     assert (1024 * o.input_price + 256 * o.output_price
@@ -537,7 +538,7 @@ def test_whole_numbers_of_other_libraries_are_taken():
 
 def test_the_first_note_is_a_sentence():
     "Of a datasheet and of measured roofs, with an expected time and without."
-    first = lambda on: serve(hand["llama"][0], 64, 16, 1, on).notes[0]
+    def first(on): return serve(hand["llama"][0], 64, 16, 1, on).notes[0]
     h100 = as_peaks("NVIDIA H100 80GB HBM3")
     measured = replace(h100, environment={k: v for k, v in h100.environment.items() if k != "source"})
     assert first(h100).startswith("Nothing here was measured. limit: the minimum time at the datasheet roofs. expected: the time on a server")
@@ -656,7 +657,7 @@ def test_no_marker_stands_above_the_roofs(levels):
 def test_command(tmp_path):
     transformers.LlamaConfig(**small, num_key_value_heads=2,
                              architectures=["LlamaForCausalLM"]).save_pretrained(tmp_path)
-    run = lambda *args: python(command_line("serve", *args), root)
+    def run(*args): return python(command_line("serve", *args), root)
     out = run(f"transformers:{tmp_path}", "--on", "H100", "--prompt", "64", "--new", "8", "--batch", "1,8", "--json",
               str(tmp_path/"r.json"),
               "--html", str(tmp_path/"r.html"), "--measured", "8:1000")
