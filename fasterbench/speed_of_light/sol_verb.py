@@ -192,7 +192,7 @@ def _row_numbered(path, number, **how):
 def _end_quietly():
     for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_DFL)
 
-def _row_of(waiting, place, problem, how):
+def _row_from(waiting, place, problem, how):
     "Return the row that a process gives; where a process was ended, by this problem or another, that of one more."
     try: return waiting.result()
     except BrokenProcessPool: pass
@@ -207,7 +207,7 @@ def _bounds_of(found, jobs, **how):
         return
     with ProcessPoolExecutor(jobs, initializer=_end_quietly) as pool:
         waiting = [pool.submit(_row_numbered, *place, **how) for *place, _ in found]
-        try: yield from (_row_of(w, place, problem, how) for w, (*place, problem) in zip(waiting, found))
+        try: yield from (_row_from(w, place, problem, how) for w, (*place, problem) in zip(waiting, found))
         finally:
             for p in active_children(): p.terminate()
 
