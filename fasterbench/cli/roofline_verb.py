@@ -95,7 +95,7 @@ def roofline(
     steps:whole("Time N iterations.  [default: until the times are stable]")=None,
     backward:switch("Profile training steps; without --loss, the loss is the sum of the output.", "--backward")=False,
     loss:Loss=None,
-    optimizer:option("Also profile the step of this torch.optim optimizer.", metavar="NAME")=None,
+    optimizer:option("Also profile the update by this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Run under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Run torch.compile first; each row is then a kernel.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,

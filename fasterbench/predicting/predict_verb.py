@@ -118,19 +118,19 @@ def predict_verb(
     compiled:switch("Predict under torch.compile; compiling takes 10 to 60 s.", "--compile")=False,
     backward:switch("Predict a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
     loss:Loss=None,
-    optimizer:option("Also predict the step of this torch.optim optimizer.", metavar="NAME")=None,
-    gpus:whole("Split the batch of a training step over N devices.", kind=int)=1,
+    optimizer:option("Also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
+    gpus:whole("Split the batch of a training step over N devices (with --backward).", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
-    fit:switch("Find the largest batch that fits in memory, as --backward always does.", "--fit")=False,
-    kernels:KernelFile=None, cuda_graph:switch("Predict the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: not modelled]",
+    fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
+    kernels:KernelFile=None, cuda_graph:switch("Predict the model as the replay of a CUDA graph.", "--cuda-graph")=False,
+    launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: the GPU never waits for it]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
-    like:option("Take each layer's utilization from this `roofline --json` file.")=None,
+    like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Predict a model's time on another device."
+    "Predict a model's time on a device that is not here: its limit, and the expected time with an interval."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

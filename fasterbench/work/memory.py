@@ -76,7 +76,7 @@ class Memory:
     def line(self)->str:
         "The peak, its parts and its place in a line."
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
-        parts = " + ".join(f"{format_si(b, 'B')} {name}" for name, b in largest if b > 1e-3 * self.peak_bytes)
+        parts = " + ".join(f"{format_si(b, 'B')} {name}" for name, b in largest if b > 1e-4 * self.peak_bytes)
         return f"peak memory {self.peak} = {parts} · reached in {self.place}" if parts else f"peak memory {self.peak}"
 
     @property
