@@ -92,7 +92,7 @@ def problems_of(path:str)->Iterator[Problem]:
                           "needed")
 
 def _of_folder(folder):
-    "Yield the problems below a folder; beside a definition.json no file is one."
+    "Yield the problems below a folder: files next to a definition.json are none."
     def is_problem(p):
         return p.suffix == ".py" and not p.name.startswith("_") and not p.with_name("definition.json").exists()
     found = [p for p in sorted(folder.rglob("*")) if p.name == "definition.json" or is_problem(p)]

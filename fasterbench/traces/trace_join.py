@@ -551,7 +551,7 @@ def _ran_dry(waits, last, at):
     return i >= 0 and last <= waits[i][1] <= at
 
 class _Gaps:
-    "What a device waits for until the next launch."
+    "The causes that keep a device waiting until the next launch."
     def __init__(self, trace):
         self.launches = {r.id: r for r in trace.launches if r.id >= 0}
         self.waits = _spans_by_thread(r for r in trace.launches if _waits_for_device.search(r.name))
