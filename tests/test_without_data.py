@@ -1,4 +1,6 @@
 """A figure without data is the one with data, or a bound whose side is said."""
+import threading
+
 import pytest, torch
 import torch.nn.functional as F
 from conftest import nightly_only
@@ -198,6 +200,16 @@ def test_tensors_that_code_holds_count_once(forward, backward):
     alike(net, torch.ones(32, 16), backward=backward)
     here, there = (count_work(net, torch.ones(32, 16), backward=backward, target=t) for t in (None, targets["cuda"]))
     assert (here.flops, here.bytes) == (there.flops, there.bytes)
+
+def test_tensors_that_code_holds_count_beside_another_thread():
+    "A run that looks for the thread's operators brings them too."
+    over = threading.Event()
+    waits = threading.Thread(target=over.wait)
+    waits.start()
+    try: test_tensors_that_code_holds_count_once(held_views[-1], False)
+    finally:
+        over.set()
+        waits.join()
 
 # ---- classes of tensors
 

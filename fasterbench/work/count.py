@@ -338,7 +338,7 @@ def trace_call(
     def unknown(held): return any(made_in is None and n not in held for n, made_in in enumerate(memory.made_in))
     other_threads = {}
     if peers.agreed("other threads", others.hooked or others.present and unknown(known())):
-        with eager(): other_threads = others.operators(call)
+        with eager(), tracer.unrecorded(): other_threads = others.operators(call)
     outside = dict.fromkeys(() if other_threads else tracer.outside_parts(known), {"work outside of PyTorch": 1})
     for i, found in [*outside.items(), *([(0, other_threads)] if other_threads else [])]:
         unseen[i] = {**unseen.get(i, {}), **found}

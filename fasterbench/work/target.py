@@ -19,8 +19,8 @@ from torch.nn.utils.rnn import PackedSequence
 
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
-                                      FakeTensor, _disabled_torch_dispatch_impl, is_traceable_wrapper_subclass,
-                                      make_wrapper_subclass, tree_leaves, tree_map)
+                                      FakeTensor, TorchDispatchMode, _disabled_torch_dispatch_impl,
+                                      is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import backward_here
 from ..engine.process import SharedSwitch
@@ -106,6 +106,25 @@ library_choices = {aten.scaled_dot_product_attention.default: _attention}
 library_choices |= {getattr(aten, name).input: partial(_recurrent, mode) for name, mode in _modes.items()}
 
 # %% ../../nbs/work/target.ipynb #9573d61d
+def _with_held(place, run, op, args, kwargs):
+    "Run an operator; tensors with data, which code of the model holds, are brought to where it is counted."
+    if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
+        return run(op, args, kwargs)
+    args, kwargs = (map_tensors(place.brought, a) for a in (list(args), kwargs))
+    with as_for_held(op): return run(op, args, kwargs)
+
+class _Unrecorded(TorchDispatchMode):
+    "Within the context, a model without data runs as it does while it is counted, and nothing is recorded."
+    supports_higher_order_operators = True
+
+    def __init__(self, place):
+        super().__init__()
+        self.place = place
+
+    def __torch_dispatch__(self, op, types, args=(), kwargs=None):
+        def run(op, args, kwargs): return op(*args, **kwargs)
+        return _with_held(self.place, run, op, args, kwargs or {})
+
 class FakeTracer(Tracer):
     "A `Tracer` for tensors without data; some have values that are known."
     def __init__(self, place, *args, **kwargs):
@@ -114,12 +133,9 @@ class FakeTracer(Tracer):
 
     def there(self, t): return self.place.brought(t)
 
-    def see(self, op, args, kwargs):
-        "Bring tensors with data, which code of the model holds, to where it is counted."
-        if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
-            return super().see(op, args, kwargs)
-        args, kwargs = (map_tensors(self.place.brought, a) for a in (list(args), kwargs))
-        with as_for_held(op): return super().see(op, args, kwargs)
+    def see(self, op, args, kwargs): return _with_held(self.place, super().see, op, args, kwargs)
+
+    def unrecorded(self): return _Unrecorded(self.place)
 
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)

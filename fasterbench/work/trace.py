@@ -8,7 +8,7 @@ __all__ = ['Touch', 'Visit', 'Call']
 # %% ../../nbs/work/trace.ipynb #5b453f49
 import gc, sys, types
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from threading import get_ident
 from typing import NamedTuple
@@ -505,6 +505,10 @@ class Tracer(Watcher):
     def there(self, t):
         "Return a tensor that the model holds, as it is where the model is counted."
         return t
+
+    def unrecorded(self):
+        "Return a context in which the model runs once more and nothing is recorded."
+        return nullcontext()
 
     def lesser(self, functions, operands):
         self.memory.lives.opaque = True                       # another may need more memory
