@@ -289,7 +289,8 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
 
 @app.command(epilog=_a_file + examples("check --init budgets.toml torchvision:resnet18", "check budgets.toml",
                                        "check budgets.toml --against main --html verdicts.html",
-                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 none broken and one undecided."))
+                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 none broken, one "
+                                   "undecided."))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a section per model.", metavar="BUDGETS")],
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,

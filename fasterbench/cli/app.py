@@ -317,7 +317,7 @@ Report = output("Write the report; - for standard output.")
 Saving = output("Write the result; - for standard output.")
 Rows = output("Write the rows; - for standard output.")
 Loss = option("Compute the loss from the output with this function, such as losses.py:mean.", metavar="FILE:FUNCTION")
-KernelFile = output("With --compile: write the list of the model's kernels, for `trace --kernels`.")
+KernelFile = output("Write the list of the compiled model's kernels (with --compile), for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]

@@ -122,15 +122,17 @@ def predict_verb(
     gpus:whole("Split the batch of a training step over N devices (with --backward).", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
-    kernels:KernelFile=None, cuda_graph:switch("Predict the model as the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  [default: the GPU never waits for it]",
+    kernels:KernelFile=None,
+    cuda_graph:switch("Predict the model as the replay of a CUDA graph.", "--cuda-graph")=False,
+    launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  "
+                    "[default: the GPU never waits for it]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Predict a model's time on a device that is not here: its limit, and the expected time with an interval."
+    "Predict a model's limit and expected time on another device."
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

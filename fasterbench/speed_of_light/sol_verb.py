@@ -231,7 +231,7 @@ def sol(
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Compute the speed of light of a function: the least time on a device, however it is written."
+    "Bound the time of a function on a device, however it is written."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

@@ -82,7 +82,7 @@ def mfu_verb(
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    "Compute model and hardware FLOPs utilization (MFU, HFU) of a training run from its tokens/s."
+    "Compute model and hardware FLOPs utilization from tokens/s."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
