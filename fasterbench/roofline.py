@@ -30,6 +30,7 @@ from .engine.peers import peers
 from .engine.step import Forward, TrainingStep, check_step
 from .roofs.point import RooflinePoint
 from .roofs.roofline_model import roofline_analysis
+from .roofs.row import totals
 from .roofs.hardware import HardwarePeaks, check_peaks, given_or_measured, lifted
 from .roofs.network import NetworkPeaks
 from .probes.peaks import clear_peaks_cache, is_fresh, measurable, measure_peaks, peaks_of, replace_peaks
@@ -80,10 +81,8 @@ def _few(timing):
 # %% ../nbs/analysis/roofline.ipynb #47ce675c
 def _dtypes_to_measure(own, work):
     "Return the dtypes to measure, the main one first; ranks that profile together measure those of all of them."
-    sums = {}
-    for c in work.trace:
-        dtype = rate_dtype(c.dtype)
-        if c.flops and dtype in measurable: sums[dtype] = sums.get(dtype, 0) + c.flops
+    rated = ((rate_dtype(c.dtype), c.flops) for c in work.trace if c.flops)
+    sums = totals((dtype, flops) for dtype, flops in rated if dtype in measurable)
     name = str(own).removeprefix("torch.")
     computes = name in sums or name in measurable and own.itemsize > 1
     first = name if computes else max(sums, key=sums.get, default="float32")

@@ -48,8 +48,9 @@ def main(
 
 def _usage_text(error):
     "Return what is wrong with the arguments; of one that is missing, also what it is."
-    text, about = error.format_message(), getattr(getattr(error, "param", None), "help", None)
-    return f"{text.removesuffix('.')}: {about}" if text.startswith("Missing") and about else text
+    text, missing = error.format_message(), hasattr(error, "param_type")         # of a MissingParameter alone
+    about = getattr(error.param, "help", None) if missing else None
+    return f"{text.removesuffix('.')}: {about}" if about else text
 
 def _exit_code(args):
     "Return the exit code, or the program that is to be run."

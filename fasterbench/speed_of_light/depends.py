@@ -53,6 +53,10 @@ def _with_weights(f, generator):
         for p in other.parameters(): p.copy_(_drawn_like(p, generator))
     return other
 
+def _drawn(sample, generator):
+    "Return a sample as a call, with other numbers of the same kinds."
+    return tree_map(lambda t: _drawn_like(t, generator), as_call(sample))
+
 def _outputs_of(f, call):
     args, kwargs = copied(call)
     with torch.no_grad(): found = tensors_of(f(*args, **kwargs))
@@ -76,9 +80,8 @@ def depends(
     "Run a function on other inputs, and a module with other weights, and tell for each output if it changes."
     positive("rtol", rtol)
     atol, generator, f = rtol if atol is None else atol, torch.Generator().manual_seed(seed), model_or_function
-    def drawn(call): return tree_map(lambda t: _drawn_like(t, generator), call)
     has_weights = isinstance(f, nn.Module) and any(True for _ in f.parameters())
-    first, second = drawn(as_call(sample)), drawn(as_call(sample))
+    first, second = _drawn(sample, generator), _drawn(sample, generator)
     runs = [_outputs_of(f, first), _outputs_of(f, second)]
     runs.append(_outputs_of(_with_weights(f, generator), first) if has_weights else None)
     name = getattr(f, "__name__", type(f).__name__)
@@ -126,7 +129,7 @@ def rounded_misses(
     "Return for each format the share of elements that miss the tolerance where operands of products are rounded to it."
     positive("rtol", rtol)
     atol, generator, missed = rtol if atol is None else atol, torch.Generator().manual_seed(seed), {}
-    call = tree_map(lambda t: _drawn_like(t, generator), as_call(sample))
+    call = _drawn(sample, generator)
     exact = _outputs_of(model_or_function, call)
     for name, dtype in formats.items():
         with RoundedOperands(dtype): found = _outputs_of(model_or_function, call)

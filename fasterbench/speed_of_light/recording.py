@@ -14,14 +14,14 @@ import torch
 from torch import nn
 
 from ..core.arguments import as_call, tensors_of
-from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
+from ..core.private import (DataDependentOutputException, DynamicOutputShapeException,
                                       _disable_current_modes)
 from ..engine.process import eager
 from ..work.dispatch import Watcher, watching
 from ..work.flops import operator_flops
 from ..work.rules import map_tensors, op_name, rules, tensors_in
-from ..work.target import Target, as_for_held, on_target
-from ..work.trace import from_outside, written
+from ..work.target import Target, on_target, with_held
+from ..work.trace import written
 from ..work.values import most
 from ..work.traffic import storage_id
 
@@ -116,17 +116,14 @@ class Recorder(Watcher):
         return super().__torch_dispatch__(op, types, args, kwargs)
 
     def see(self, op, args, kwargs):
-        name = op_name(op)
-        if name.startswith("profiler::"): return op(*args, **kwargs)
+        if op_name(op).startswith("profiler::"): return op(*args, **kwargs)
         late = self.limit is not None and not self.number_seen % 64 and process_time() - self.began > self.limit
         if late: raise TooSlow(self.limit, len(self.graph.nodes))
-        if name not in from_outside and any(map(_has_values, tensors_in((args, kwargs)))):
-            args, kwargs = (map_tensors(self._brought, a) for a in (list(args), kwargs))
-            with as_for_held(op): return self._recording(op, name, args, kwargs)
-        return self._recording(op, name, args, kwargs)
+        return with_held(self.place, self._recording, op, args, kwargs)
 
-    def _recording(self, op, name, args, kwargs):
+    def _recording(self, op, args, kwargs):
         "Run an operator and record it."
+        name = op_name(op)
         inside = map_tensors(self.value_of, list(args)), map_tensors(self.value_of, dict(kwargs))
         changes = list({id(t): t for t in written(op, args, kwargs)}.values())
         for t in changes: self._keep_values(t)
@@ -171,8 +168,6 @@ class Recorder(Watcher):
         with _disable_current_modes():
             kept = memory.clone()
             for v in held: v.known = _in_memory(kept, v.known)
-
-    def _brought(self, t): return self.place.fake(t) if _has_values(t) else t
 
     def value_of(self, t)->Value:
         "Return the value that a tensor has now."
@@ -222,7 +217,7 @@ class Recorder(Watcher):
         "Return the graph, with what the program returns and what it has changed."
         given = {id(block): block for _, _, block in self._at.values() if block.first.source in ("sample", "weight")}
         self.graph.returned = len(results := tensors_of(out))
-        for place, t in enumerate(map(self._brought, results)):
+        for place, t in enumerate(map(self.place.brought, results)):
             v = self.value_of(t)
             block = self._at[id(t)][2]
             if id(block) not in given: self.graph.outputs.append(Returned(v, place))
@@ -233,8 +228,6 @@ class Recorder(Watcher):
 def _in_memory(memory, t):
     "Return a tensor that lies in other memory as `t` lies in its own."
     return t.new_empty(0).set_(memory, t.storage_offset(), t.shape, t.stride())
-
-def _has_values(t): return not isinstance(t, FakeTensor) and t.dim() > 0
 
 def _asks_gradients(args): return torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(args))
 

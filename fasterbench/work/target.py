@@ -106,12 +106,12 @@ library_choices = {aten.scaled_dot_product_attention.default: _attention}
 library_choices |= {getattr(aten, name).input: partial(_recurrent, mode) for name, mode in _modes.items()}
 
 # %% ../../nbs/work/target.ipynb #9573d61d
-def _with_held(place, run, op, args, kwargs):
+def with_held(place, run, op, args, kwargs):
     "Run an operator; tensors with data, which code of the model holds, are brought to where it is counted."
     if op_name(op) in from_outside or not any(map(_has_data_here, tensors_in((args, kwargs)))):
         return run(op, args, kwargs)
     args, kwargs = (map_tensors(place.brought, a) for a in (list(args), kwargs))
-    with as_for_held(op): return run(op, args, kwargs)
+    with _as_for_held(op): return run(op, args, kwargs)
 
 class _Unrecorded(TorchDispatchMode):
     "Within the context, a model without data runs as it does while it is counted, and nothing is recorded."
@@ -123,7 +123,7 @@ class _Unrecorded(TorchDispatchMode):
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
         def run(op, args, kwargs): return op(*args, **kwargs)
-        return _with_held(self.place, run, op, args, kwargs or {})
+        return with_held(self.place, run, op, args, kwargs or {})
 
 class FakeTracer(Tracer):
     "A `Tracer` for tensors without data; some have values that are known."
@@ -133,7 +133,7 @@ class FakeTracer(Tracer):
 
     def there(self, t): return self.place.brought(t)
 
-    def see(self, op, args, kwargs): return _with_held(self.place, super().see, op, args, kwargs)
+    def see(self, op, args, kwargs): return with_held(self.place, super().see, op, args, kwargs)
 
     def unrecorded(self): return _Unrecorded(self.place)
 
@@ -152,7 +152,7 @@ def _is_part(t): return t._is_view() and t.requires_grad
 
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
 
-def as_for_held(op):
+def _as_for_held(op):
     "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() and is_view(op) else nullcontext()
 
