@@ -607,7 +607,8 @@ def test_what_an_option_writes_is_said_first():
     """A file is checked where the help of its option begins with Write: no option of such a name begins with
     something else."""
     from typer.main import get_command
-    from fasterbench.cli.main import app
+    from fasterbench.cli.main import app, register
+    register()
     names = {"--html", "--json", "--csv", "--kernels", "--perfetto", "--junit"}
     found = [(name, o, p.help) for name, verb in get_command(app).commands.items() for p in verb.params
              for o in p.opts if o in names]

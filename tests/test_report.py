@@ -227,7 +227,7 @@ def here_on(page):
 
 # Every kind of page
 
-@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", why="another kind of page"))
+@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", ci=("pair", "peaks"), why="another kind of page"))
 def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, name):
     path, tab = pages[name]
     console, requests = opened(chrome, path, tab=tab, state="")
@@ -963,10 +963,8 @@ def columns_fit_or_have_a_bar(chrome, page):
     chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
     assert box(chrome, "#table th")[1] == top, page
 
-@heavy_only("pictures of large results")
-@pytest.mark.parametrize("width, height, names",
-                         [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")),
-                          pytest.param(390, 844, 1, marks=phones)])
+@nightly_only("pictures of large results")
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), (1024, 768, 3), (390, 844, 1)])
 def test_real_results_are_drawn_well(chrome, real, width, height, names):
     "Each page is opened once in a size."
     for path in real:

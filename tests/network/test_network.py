@@ -387,7 +387,8 @@ def test_collectives_stand_in_the_file(tmp_path, capsys):
     """Two ranks by hand, 1 MB: the transfer takes 60 µs, rank 0 waits 40. `trace --json` keeps it, `report` prints
     it again without the traces."""
     from fasterbench import from_json
-    from fasterbench.cli.main import app
+    from fasterbench.cli.main import app, register
+    register()
     about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2,
              "dtype": "Float", "Process Group Name": "0"}
     paths = []

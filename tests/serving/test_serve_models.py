@@ -36,8 +36,8 @@ def agrees(name):
 @pytest.mark.parametrize("name", in_line(few, "llama4_text", "dory"))
 def test_a_step_without_data_is_a_real_step(name): assert agrees(name)
 
-@heavy_only("builds twenty models, once a week two hundred")
-@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 10])
+@heavy_only("builds five models, once a week two hundred")
+@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 40])
 def test_every_class_has_figures_or_a_sentence(name): agrees(name)
 
 # -- by hand --------------------------------------------------------------------------------------------------------
