@@ -55,52 +55,54 @@ class Field(NamedTuple):
         return "?" if value is None else (_briefs if concise else _formats)[self.format](value, self.unit)
 
 # %% ../../nbs/views/columns.ipynb #ba70d82e
-def own_field(name):
-    "Return the field that a row declares (nbs/roofs/row.ipynb, point.ipynb)."
-    of = declarations(RooflinePoint)[name]
-    return Field(name, of["unit"], of["title"], of["format"], of["meaning"], of["short"])
-
-_rows = (
-    Field("rank", "", "rank", "count", "position by time, slowest first"),
-    *map(own_field, ("name", "type", "phase", "operator", "category", "dtype")),
-    Field("count", "", "rows", "count", "number of equal rows folded into this one", short="×"),
-    own_field("calls"),
-    Field("total_s", "s", "total time", "si", "time per step, including submodules"),
-    own_field("time_s"),
-    Field("time_per_call_s", "s", "time per call", "si", "time ÷ calls"),
-    own_field("time_iqr_s"),
-    Field("rank_min_s", "s", "min over ranks", "si", "shortest time over the ranks", short="min"),
-    Field("rank_max_s", "s", "max over ranks", "si", "longest time over the ranks", short="max"),
-    Field("slowest_rank", "", "slowest rank", "count", "rank with the longest time", short="slowest"),
-    Field("interval_low_s", "s", "p10", "si", "10th percentile of the expected time; unknown for a range"),
-    Field("interval_high_s", "s", "p90", "si", "90th percentile of the expected time, or the upper end of a range"),
-    own_field("share"),
-    Field("cumulative_share", "", "cumulative share", "share", "share of this row and all slower ones together"),
-)
-
-# %% ../../nbs/views/columns.ipynb #e3d0eeb1
-_work = (
-    *map(own_field, ("flops", "contraction_flops", "dense_flops", "bytes_moved", "eager_bytes",
-                     "arithmetic_intensity", "achieved_gflops")),
-    Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed", "FLOPs ÷ time at the roof"),
-    Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes ÷ time"),
-    own_field("wire_bytes"),
-    Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs ÷ bytes on the wire"),
-)
+def in_order(
+    placed, # Pairs: the name of the field that a field follows, "" for the one before it; and the field
+)->dict[str, Field]:
+    "Return the fields of `placed` in their order, by name. Of two that follow the same one, the later comes first."
+    behind, last = {}, ""
+    for after, f in placed:
+        behind.setdefault(after or last, []).append(f)
+        last = f.name
+    found, waiting = {}, behind[""]
+    while waiting:
+        f = waiting.pop()
+        found[f.name] = f
+        waiting += behind.get(f.name, [])
+    return found
 
 # %% ../../nbs/views/columns.ipynb #fe19492d
-_roof = (
-    own_field("bound"),
-    Field("latency", "", "latency", "flag", "below a tenth of its roof: latency limits the row, and not the roof"),
-    *map(own_field, ("memory_level", "utilization_pct")),
-    Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate ÷ compute roof"),
-    Field("memory_utilization_pct", "%", "memory utilization", "percent", "busiest memory level: bandwidth ÷ its roof"),
-    *map(own_field, ("roof_time_s", "network_s", "launch_s")),
-    Field("potential_s", "s", "gap", "si", "time − time at the roof"),
-    *map(own_field, ("above_roof", "uncertain", "disturbed", "source")),
+def _declared():
+    "Yield the columns that rows declare (nbs/roofs/row.ipynb, point.ipynb), each behind the field that it names."
+    for name, of in declarations(RooflinePoint).items():
+        if of["title"]: yield of["after"], Field(name, of["unit"], of["title"], of["format"], of["meaning"], of["short"])
+
+_rank = Field("rank", "", "rank", "count", "position by time, slowest first")
+_computed = (
+    ("dtype", Field("count", "", "rows", "count", "number of equal rows folded into this one", short="×")),
+    ("calls", Field("total_s", "s", "total time", "si", "time per step, including submodules")),
+    ("time_s", Field("time_per_call_s", "s", "time per call", "si", "time ÷ calls")),
+    ("time_iqr_s", Field("rank_min_s", "s", "min over ranks", "si", "shortest time over the ranks", short="min")),
+    ("", Field("rank_max_s", "s", "max over ranks", "si", "longest time over the ranks", short="max")),
+    ("", Field("slowest_rank", "", "slowest rank", "count", "rank with the longest time", short="slowest")),
+    ("", Field("interval_low_s", "s", "p10", "si", "10th percentile of the expected time; unknown for a range")),
+    ("", Field("interval_high_s", "s", "p90", "si",
+               "90th percentile of the expected time, or the upper end of a range")),
+    ("share", Field("cumulative_share", "", "cumulative share", "share",
+                    "share of this row and all slower ones together")),
+    ("achieved_gflops", Field("attainable_gflops", "GFLOP/s", "attainable rate", "fixed",
+                              "FLOPs ÷ time at the roof")),
+    ("", Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes ÷ time")),
+    ("wire_bytes", Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs ÷ bytes on the wire")),
+    ("bound", Field("latency", "", "latency", "flag",
+                    "below a tenth of its roof: latency limits the row, and not the roof")),
+    ("utilization_pct", Field("compute_efficiency_pct", "%", "compute efficiency", "percent",
+                              "FLOP rate ÷ compute roof")),
+    ("", Field("memory_utilization_pct", "%", "memory utilization", "percent",
+               "busiest memory level: bandwidth ÷ its roof")),
+    ("launch_s", Field("potential_s", "s", "gap", "si", "time − time at the roof")),
 )
 
-fields = {f.name: f for f in (*_rows, *_work, *_roof)}
+fields = in_order([("", _rank), *_declared(), *_computed])
 
 # %% ../../nbs/views/columns.ipynb #fe0152c2
 def level_fields(names:list[str])->dict[str, Field]:
