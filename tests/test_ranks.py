@@ -123,7 +123,7 @@ measure._has_longer_runs = lambda seconds: rank == 0
 def test_a_rank_with_fewer_quiet_runs_records_as_many(tmp_path):
     "A rank that others disturbed keeps three runs: the runs that record where it waits are as many on each rank."
     first, second = calls_of_two(tmp_path, 12, """
-import fasterbench.timing.timestamps as timestamps
+import fasterbench.timing.modules as timestamps
 if rank: timestamps._Round.quiet_runs = lambda self, meter: dict(steps=[0, 1, 2], bare=[0, 1])
 """, limit="20")
     assert first == second

@@ -990,7 +990,7 @@ def test_names_take_the_room_that_there_is(chrome, tmp_path):
 @more
 def test_a_text_finds_rows_without_names(chrome, tmp_path):
     "Budgets have a model, a layer and a figure; samples of a program have numbers alone, and no text to look for."
-    from fasterbench.views.fields import Field
+    from fasterbench.views.columns import Field
     from fasterbench.running.metrics import MetricSeries
     from fasterbench.views.page import page
     from fasterbench.views.plot import canvas, dress

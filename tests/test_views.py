@@ -12,7 +12,7 @@ import trace_files
 from conftest import heavy_only, in_line, nightly_only, root
 from fasterbench import Result, from_json
 from fasterbench.core.units import format_si, percent_text
-from fasterbench.views.fields import brief
+from fasterbench.views.columns import brief
 from test_report import go_to, opened
 from view_kinds import llama, makers, paper, predicted, steady, view_of
 

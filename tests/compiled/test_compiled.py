@@ -87,7 +87,7 @@ def test_every_kernel_has_its_layers(forward):
 
 def test_kernels_shorter_than_their_timestamps_keep_their_work(monkeypatch):
     "A time below the cost of its timestamps is 0 s; FLOPs and bytes of the kernel are as certain as before."
-    monkeypatch.setattr("fasterbench.timing.timestamps.kernel_cost", lambda: 1e-3)
+    monkeypatch.setattr("fasterbench.timing.modules.kernel_cost", lambda: 1e-3)
     result = check(profiled(torch.compile(made())))
     assert len(kernels(result)) >= 6
     assert {(p.time_s, p.uncertain, p.utilization_pct) for p in kernels(result)} == {(0.0, True, None)}
