@@ -1,11 +1,10 @@
-"""What `serve` says of language models against what others published and what this machine does.
+"""What `serve` says of language models against what others published.
 
-    python tests/benchmarks/serve.py [servers] [gptfast] [attention] [here] [--every N]
+    python tests/benchmarks/serve.py [servers] [gptfast] [attention] [--every N]
 
 servers: published runs of servers beside limit and expected time per token, and what each term is worth.
 gptfast: the table of gpt-fast's README (tokens/s and GB/s of weights, batch 1) from configurations alone.
-attention: decode attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs.
-here: a small model, measured."""
+attention: decode attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs."""
 import argparse, os
 from pathlib import Path
 
@@ -190,43 +189,7 @@ def attention(given):
             print(f"    {len(faster)} rows are faster than main memory, up to {max(faster)[0]:.2f}×, with at most "
                   f"{max(b for _, b in faster) / 1e6:.0f} MB; the L2 holds {peaks.memory[0].capacity / 1e6:.0f} MB")
 
-# -- this machine ---------------------------------------------------------------------------------------------------
-
-small = dict(model_type="llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=12,
-             num_key_value_heads=4,
-             vocab_size=16384, max_position_embeddings=1024, dtype="float32")
-
-def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
-    "A small model at prefill and decode beside its limit: (phase, batch, measured tokens/s, limit)."
-    from time import perf_counter
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from fasterbench.probes.peaks import measure_peaks
-    config = AutoConfig.for_model(**small)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    peaks, rates = measure_peaks("cpu", dtype=torch.float32, progress=False), {}
-    for b in batches:
-        ids = torch.randint(16384, (b, prompt))
-        with torch.inference_mode():
-            for _ in range(2):                                # the best is the one to compare with a limit
-                start = perf_counter()
-                out = model(ids, use_cache=True, logits_to_keep=1)
-                # from transformers 5.24 on, and before
-                field = "cache" if "cache" in out.keys() else "past_key_values"
-                rates["prefill", b] = max(rates.get(("prefill", b), 0), b * prompt / (perf_counter() - start))
-            for _ in range(steps):
-                start = perf_counter()
-                model(ids[:, :1], use_cache=True, **{field: out[field]})
-                rates["decode", b] = max(rates.get(("decode", b), 0), b / (perf_counter() - start))
-    result = serve(model, prompt, new, batches, peaks, measured=rates)
-    rows = [(p, rates[p.phase, p.batch]) for p in result.points if p.at != "end"]
-    print(result.title, f"{torch.get_num_threads()} threads", peaks.origin())
-    print(f"{'phase':16}{'batch':>6}{'limit':>12}{'measured':>12}{'of limit':>10}  bound  (tokens/s)")
-    for p, rate in rows:
-        print(f"{p.name:16}{p.batch:>6}{p.tokens_per_s:>12.0f}{rate:>12.0f}{rate / p.tokens_per_s:>10.1%}  {p.bound}")
-    print(f"{sum(rate > p.tokens_per_s for p, rate in rows)} of {len(rows)} above the limit")
-    return rows
-
-parts = dict(servers=servers, gptfast=gptfast, attention=attention, here=here)
+parts = dict(servers=servers, gptfast=gptfast, attention=attention)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
