@@ -19,8 +19,8 @@ import numpy as np
 
 import kernels as singles
 import predict as proof
+from predict import chip
 from fasterbench.predicting import expected as model
-from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 class Row(NamedTuple):
@@ -35,8 +35,6 @@ class Row(NamedTuple):
     expected: float
     low: float      # Of the 80 % interval
     high: float
-
-def chip(peaks): return chip_of(peaks, listed_device(peaks))
 
 # -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
 
@@ -54,7 +52,7 @@ class Distinct(NamedTuple):
 
     def parts(self, peaks):
         "Each with its expected time, at the traffic that it has in its program."
-        moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in self.calls]
+        moved = proof.from_main_memory(self.calls, peaks)
         with patch.object(model, "expected_traffic", lambda *_: self.passed):
             times = model.expected_operator_times(self.calls, moved, peaks, chip(peaks))
         return [(c, t.expected * n) for c, n, t in zip(self.calls, self.often, times)]
@@ -92,9 +90,8 @@ def kernelbench(cache, every):
         for number, name, calls, r in programs:
             for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
                 peaks = datasheet_peaks(device, "float32")
-                moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-                times = model.expected_operator_times(
-                    calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
+                times = model.expected_operator_times(calls, proof.from_main_memory(calls, peaks), peaks, chip(peaks),
+                                                      frozenset(["convolution", "recurrent"]))
                 parts = [(c, t.expected) for c, t in zip(calls, times)]
                 family = model.family_of(max(parts, key=lambda p: p[1])[0])
                 mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))

@@ -106,18 +106,23 @@ def timm_calls(cache, name, size, batch):
 
 def chip(peaks): return chip_of(peaks, listed_device(peaks))
 
-def timm_times(calls, peaks, measured, compiled):
+def from_main_memory(calls, peaks):
+    "The bytes of each operator by level, all from the last."
+    return [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
+
+def through_caches(calls, peaks, most):
+    "The bytes of each operator by level, as a walk through the caches places them."
+    def touches(ts): return [(t.storage, t.bytes, t.region) for t in ts]
+    served = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
+                             [l.capacity for l in peaks.memory[:-1]], most=most)
+    return [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in served]
+
+def timm_times(calls, peaks, measured, compiled=False):
     "Times of all operators. The limit is tried with all bytes from main memory; where that is broken, level by level."
     if compiled: return compiled_times(calls, peaks, chip(peaks))
-    def moved(c): return sum(t.bytes for t in (*c.reads, *c.writes))
-    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks,
-                                    chip(peaks))
+    times = expected_operator_times(calls, from_main_memory(calls, peaks), peaks, chip(peaks))
     if sum(t.limit for t in times) <= measured: return times
-    def touches(ts): return [(t.storage, t.bytes, t.region) for t in ts]
-    found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
-                            [l.capacity for l in peaks.memory[:-1]], most=True)
-    return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
-        for op in found], peaks, chip(peaks))
+    return expected_operator_times(calls, through_caches(calls, peaks, True), peaks, chip(peaks))
 
 def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True):
     peaks, rows, failed = datasheet_peaks(device, "float16"), [], []
@@ -286,11 +291,7 @@ def counted_models():
         if counted[key]: yield r["device"], key, float(r["e2e_ms"]) * 1e-3, counted[key]
 
 def model_times(calls, peaks):
-    "Times of all operators, their bytes placed by a walk through the caches."
-    served = simulate_caches([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes))
-        for c in calls], [l.capacity for l in peaks.memory[:-1]])
-    return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
-        for op in served], peaks, chip(peaks))
+    return expected_operator_times(calls, through_caches(calls, peaks, False), peaks, chip(peaks))
 
 def models(cache, every):
     by_device = {}
