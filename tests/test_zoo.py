@@ -119,15 +119,23 @@ families = {  # configuration class, its settings, model class, sample: shapes o
                                            vision_config=vision | dict(projection_dim=16), projection_dim=16),
                         "CLIPModel", ids | pixels)}
 
-@pytest.mark.parametrize("family", in_line(families, ci=("decoder, grouped queries", "encoder-decoder", "vision-language")))
-def test_transformer_families(family):
+def made(family):
+    "The model of a family, and its sample."
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     config, settings, model, shapes = families[family]
     if not hasattr(transformers, config): pytest.skip(f"this transformers has no {config}")
     torch.manual_seed(0)
     sample = {k: torch.randint(5, 90, s) if "ids" in k else torch.randn(s) for k, s in shapes.items()}
-    net = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    return getattr(transformers, model)(getattr(transformers, config)(**settings)), sample
+
+def sum_of_results(out):
+    return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
+
+@pytest.mark.parametrize("family", in_line(families, why="another family",
+                                           ci=("decoder, grouped queries", "encoder-decoder", "vision-language")))
+def test_transformer_families(family):
+    net, sample = made(family)
     work = count_work(net, sample)
     assert work.unknown_ops == {} and work.contraction_flops > 0
     if family == "decoder, grouped queries":
@@ -136,9 +144,7 @@ def test_transformer_families(family):
         # of which a token has 16, and needs (16 + 1) / 2; the head 2·32·99
         def by_hand(keys): return 2*16 * (2 * (2*(2*32*32 + 2*32*16 + 3*32*48) + 2*2*keys*32) + 2*32*99)
         assert (work.dense_flops, work.contraction_flops) == (by_hand(16), by_hand(17 / 2))
-    step = count_work(net, sample, backward=True,
-                      loss=lambda out: sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor)
-                                           and v.requires_grad), optimizer=torch.optim.AdamW(net.parameters()))
+    step = count_work(net, sample, backward=True, loss=sum_of_results, optimizer=torch.optim.AdamW(net.parameters()))
     assert step.unknown_ops == {}, step.unknown_ops
 
 networks = {"GRU": lambda: (nn.GRU(4, 5, 2, bidirectional=True), torch.randn(3, 2, 4)),

@@ -8,10 +8,11 @@ from conftest import heavy_only, in_line, nightly, nightly_only, root, shared_fi
 from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
-sys.path.insert(0, str(root/"tests/benchmarks"))
+sys.path[:0] = [str(root/"tests/benchmarks"), str(root/"tests/serving")]
 cache_names = "cache", "past_key_values", "cache_params"    # the first from transformers 5.24 on
 
 import serve as benchmark
+from small_models import kept
 from fasterbench import HardwarePeaks, from_json
 from fasterbench.serving.serve import serve
 from fasterbench.serving.serve_work import experts_read, stored_as
@@ -20,7 +21,6 @@ from fasterbench.serving.serve_work import ModelWithoutData, language_model
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
-from fasterbench.work.count import count_work
 
 # Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is decoded.
 H, I, L, V, prompt, new = 64, 96, 4, 320, 64, 8
@@ -82,43 +82,6 @@ def test_by_hand(name):
     work = ModelWithoutData(model).decode(prompt, new)
     if cache is not None: assert (work.cache.pairs, work.causal_flops) == (cache, flops)
 
-def real(name):
-    "A real model, with weights, and its cache behind the token."
-    config = dict(hand[name][0])
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
-    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    return kind.from_config(config, dtype=torch.bfloat16).eval()
-
-def held(cache):
-    sides = [getattr(cache, n) for n in ("self_attention_cache", "cross_attention_cache")
-             if hasattr(cache, n)] or [cache]
-    states = [getattr(l, n, None) for side in sides for l in side.layers
-              for n in ("keys", "values", "conv_states", "recurrent_states")]
-    tensors = [t for s in states if s is not None for t in (s.values() if isinstance(s, dict) else [s])]
-    return sum(t.numel() * t.itemsize for t in tensors if t is not None)
-
-@pytest.mark.parametrize("name", in_line(hand, "deepseek_latent", "mistral_window"))
-def test_real_object(name):
-    """The model with weights: its parameters, the bytes of its cache, and the FLOPs that are counted while it runs,
-    every layer for itself."""
-    model, ids, one = real(name), torch.ones(1, prompt + new - 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
-    work = ModelWithoutData(language_model(hand[name][0])).decode(prompt, new)
-    with torch.no_grad():
-        if name == "t5": out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
-        else: out = model(input_ids=ids, use_cache=True)
-        field = next(n for n in cache_names if n in out.keys() and out[n] is not None)
-        cache, fields = out[field], {field: out[field]}
-        if name == "t5": fields |= dict(encoder_outputs=(out.encoder_last_hidden_state,))
-        fields |= {"decoder_input_ids" if name == "t5" else "input_ids": one}
-        counted = count_work(model, fields | dict(use_cache=True))
-        model(**fields, use_cache=True)
-    assert parameters(model) == parameters(language_model(hand[name][0]))
-    assert work.cache.objects == held(cache)
-    angles = sum(c.contraction_flops for c in counted.trace if "rotary" in counted.parts[c.part].path)
-    if name != "deepseek_latent":
-        assert counted.contraction_flops - angles == pytest.approx(work.causal_flops, rel=1e-3)
-
 @pytest.mark.parametrize("name", in_line(["llama", "mistral_window", "gpt2", "phi"], "mistral_window", "phi"))
 def test_static_cache(name):
     "A preallocated cache of the context has the bytes that are counted."
@@ -126,7 +89,7 @@ def test_static_cache(name):
     heads, dim = getattr(model.config, "num_key_value_heads", None) or 4, 16
     cache = transformers.StaticCache(config=model.config, max_cache_len=C)
     cache.early_initialization(1, heads, dim, torch.bfloat16, torch.device("cpu"))
-    assert ModelWithoutData(model).decode(prompt, new).cache.pairs == held(cache)
+    assert ModelWithoutData(model).decode(prompt, new).cache.pairs == kept(cache)
 
 @pytest.mark.parametrize("name", in_line(hand, "llama", ci=("mixtral", "gemma3", "t5"), why="another architecture"))
 def test_grows_with_the_batch(name):
@@ -666,7 +629,10 @@ def test_command(tmp_path):
 def test_profile_of_a_step(kind):
     "One decode step with a filled cache is profiled; its rate stands below the limit, and the cache is as it was."
     from fasterbench import RooflineAnalyzer
-    model, ids = real("llama").float(), torch.ones(2, prompt, dtype=torch.long)
+    fields = dict(hand["llama"][0])
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.ones(2, prompt, dtype=torch.long)
     cache = transformers.StaticCache(config=model.config,
                                      max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
     given = {next(n for n in cache_names if n in signature(type(model).forward).parameters): cache}

@@ -17,7 +17,7 @@ from small_models import causal, compared, problem, small_config
 
 # Stacks of one kind and of two, experts by every implementation, heads that differ by layer, loops, shared weights,
 # states
-few = "llama", "bart", "llama4_text", "gemma4_text", "dory", "zamba", "jetmoe", "dbrx"
+few = "llama", "bart", "t5", "llama4_text", "gemma4_text", "dory", "zamba", "jetmoe", "dbrx"
 by_chance = {"longcat_flash", "zaya"}      # a choice may be an expert that computes nothing: data decides
 
 def agrees(name):

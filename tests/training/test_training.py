@@ -1,5 +1,5 @@
 """A training step before it runs: the same operators with data and without, model FLOPs of published models."""
-import json, subprocess, sys
+import json
 
 import pytest
 import torch
