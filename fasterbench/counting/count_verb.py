@@ -168,7 +168,7 @@ class StepCounts(Counts):
                              "count transformers:config.json --backward --optimizer AdamW"))
 def count(
     model:Model, dtype:Dtype=None, input:Shape=None,
-    batch:whole("Set the batch size.  [default: 1]")=None, seq:Length=None,
+    batch:whole("Set the batch size.  [default: that of the sample, else 1]")=None, seq:Length=None,
     backward:switch("Count a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
     loss:Loss=None,
     optimizer:option("Also count the step of this torch.optim optimizer.", metavar="NAME")=None,
@@ -179,7 +179,7 @@ def count(
     json:output("Write all modules; - for standard output.")=None,
     csv:output("Write all modules; - for standard output.")=None,
 ):
-    "Count FLOPs, bytes, parameters and memory of a model. No kernel runs, and nothing is timed."
+    "Count FLOPs, bytes, parameters and memory of a model. The model does not run."
     from fasterbench.core.arguments import as_dtype
     from fasterbench.cli.loading import in_the_model
     from fasterbench.roofs.datasheet import as_peaks, target_of

@@ -129,10 +129,14 @@ def predict_verb(
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
-    batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
+    batch:option("Set the batch size, or several: 1,8,64.  [default: that of the sample, else 1]",
+                 metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Predict a model's limit and expected time on another device."
+    """Predict the time of a model on a device that is not here.
+
+    The limit is the least time that the roofs of the device allow; the expected time, with an interval, also rests on
+    published measurements of kernels."""
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

@@ -91,7 +91,7 @@ _work = (
 # %% ../../nbs/views/fields.ipynb #fe19492d
 _roof = (
     own_field("bound"),
-    Field("latency", "", "latency", "flag", "below a tenth of its roof: latency limits the row, and not the roof"),
+    Field("latency", "", "latency", "flag", "below a tenth of its roof"),
     *map(own_field, ("memory_level", "utilization_pct")),
     Field("compute_efficiency_pct", "%", "compute efficiency", "percent", "FLOP rate ÷ compute roof"),
     Field("memory_utilization_pct", "%", "memory utilization", "percent", "busiest memory level: bandwidth ÷ its roof"),

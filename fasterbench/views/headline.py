@@ -229,7 +229,7 @@ def equation(d:Division, unknown:str="with unknown FLOPs")->str:
         share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
         return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
-    remarks = {"lost below the roof": _remark("explained: ", d.explained, text, d.end_to_end_s),
+    remarks = {"lost below the roof": _remark("of which ", d.explained, text, d.end_to_end_s),
                "idle": _remark("", d.causes, text, d.end_to_end_s)}
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
