@@ -322,7 +322,8 @@ Loss = option("Compute the loss from the output with this function, such as loss
 KernelFile = output("Write the list of the compiled model's kernels (with --compile), for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
-Saved = Annotated[str, typer.Argument(help="A result that `--json` of roofline, predict, trace or ncu wrote.", metavar="FILE")]
+Saved = Annotated[str, typer.Argument(metavar="FILE",
+                                      help="A result that `--json` of roofline, predict, trace or ncu wrote.")]
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json
