@@ -156,8 +156,9 @@ def predict_verb(
             if not fit and (not backward or gpus > 1) or size != sizes[0]: more = []
             else:
                 most, line = fit_found(net, sample, found.peaks, known=found.memory, target=target, **step)
-                more = [line]
-                if backward and most is not None: found.environment["step"]["largest_batch"] = most
+                known = backward and most is not None                   # which the headline of a step says
+                if known: found.environment["step"]["largest_batch"] = most
+                more = [] if known else [line]
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
         return replace(found, call=found.call | named, notes=[*found.notes, *more])
     sizes = [_of_each(size, gpus) for size in sizes]
