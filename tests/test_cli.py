@@ -272,6 +272,7 @@ def test_one_thing_at_a_time_on_standard_output(folder):
     assert len(list(csv.DictReader(io.StringIO(pairs)))) == 142
     assert "<title>" in fasterbench("compare", *["saved.json"] * 3, "--html", "-", cwd=folder).stdout
 
+@heavy_only("draws and compares without torch; test_release has a report")
 def test_saved_results_need_no_torch(folder):
     """With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was; one with
     memory, too."""
