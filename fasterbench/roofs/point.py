@@ -97,7 +97,7 @@ class RooflinePoint(Row):
         return self.uncertain and self.source == "predicted"
     @property
     def latency(self)->bool:
-        "True if the row is so far below its roof that latency limits it, and not the roof."
+        "True if the row is so far below its roof that it is called latency-bound."
         bounded = self.bound in ("compute", "pointwise", "memory") and self.utilization_pct is not None
         return bounded and self.utilization_pct < 100 * far_below
     @property
