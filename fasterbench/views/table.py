@@ -150,7 +150,7 @@ def note_lines(result)->list[str]:
 
 def _marks_explained(shown, rows):
     "Explain the mark of rows far below their roof, and the column of the spread, where they are shown."
-    latency = ["*: below a tenth of its roof, so latency limits the row."] if any(p.latency for p in rows) else []
+    latency = ["*: below a tenth of its roof (latency-bound)."] if any(p.latency for p in rows) else []
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
     if column is None: return latency
     cells = {cell(p, column) for p in rows}
