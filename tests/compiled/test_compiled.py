@@ -324,21 +324,15 @@ def test_what_runs_eagerly_between_graphs():
     row = next(p for p in result.points if not p.layers and p.flops)
     assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
 
-def test_dynamic_shapes_and_recompilation():
-    "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
-    model = torch.compile(made())
+@pytest.mark.parametrize("dynamic, before, sample",
+                         [(None, (8, 6), torch.ones(5, 16)), (True, (5,), torch.ones(5, 16)),
+                          (True, (5,), torch.ones(8, 16)[2:7])], ids=["compiled again", "own memory", "a view"])
+def test_dynamic_shapes(dynamic, before, sample):
+    """Compiled for other batches before, or for any: the kernels have the sizes of this sample. With dynamic=True the
+    symbol of a size is named after its tensor, or after the one that this is a view of."""
+    model = torch.compile(made(), dynamic=dynamic)
     with torch.no_grad():
-        for n in (8, 6): model(torch.ones(n, 16))
-    result = check(profiled(model, torch.ones(5, 16)))
-    assert contractions(result) == products(made(), torch.ones(5, 16))
-    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
-    assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
-
-@pytest.mark.parametrize("sample", [torch.ones(5, 16), torch.ones(8, 16)[2:7]], ids=["own memory", "a view"])
-def test_sizes_that_are_symbols_from_the_first_run(sample):
-    "With dynamic=True the symbol of a size is named after its tensor, or after the one that this is a view of."
-    model = torch.compile(made(), dynamic=True)
-    with torch.no_grad(): model(sample)
+        for n in before: model(sample[:n] if n == len(sample) else torch.ones(n, 16))
     result = check(profiled(model, sample))
     assert contractions(result) == products(made(), sample) and not result.notes
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")
