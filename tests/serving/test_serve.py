@@ -4,7 +4,7 @@ from dataclasses import replace
 from inspect import signature
 
 import pytest, torch
-from conftest import heavy, heavy_only, in_line, nightly, nightly_only, root, shared_file
+from conftest import heavy_only, in_line, nightly, nightly_only, root, shared_file
 from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
@@ -92,7 +92,7 @@ def test_static_cache(name):
     cache.early_initialization(1, heads, dim, torch.bfloat16, torch.device("cpu"))
     assert ModelWithoutData(model).decode(prompt, new).cache.pairs == kept(cache)
 
-@pytest.mark.parametrize("name", in_line(hand, "llama"))
+@pytest.mark.parametrize("name", in_line(hand, "llama", ci=("mixtral", "gemma3", "t5"), why="another architecture"))
 def test_grows_with_the_batch(name):
     "Three sequences have three times the FLOPs and the cache of one."
     model = language_model(hand[name][0])
@@ -279,12 +279,8 @@ sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_
                            num_key_value_heads=1, head_dim=256, vocab_size=262144),
          671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
 
-slow = {n: heavy_only("another published model") for n in sizes
-        if n not in (7_241_732_096,
-                     124_439_808)} | {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand")}
-
-@pytest.mark.parametrize("size", [pytest.param(n, marks=slow[n]) if n in slow else n for n in sizes],
-                         ids=lambda n: f"{n / 1e9:.1f}G")
+@pytest.mark.parametrize("size", in_line(sizes, 7_241_732_096, 124_439_808, ci=(60_506_624, 30_532_122_624),
+                                         why="another published model"), ids=lambda n: f"{n / 1e9:.1f}G")
 def test_published_sizes(size):
     "Parameters of published models, and a limit for each in seconds."
     result = serve(sizes[size], 256, 16, (1, 8), "NVIDIA H200")
@@ -337,16 +333,16 @@ def test_decode_attention(file):
     faster = [b for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
     assert all(b < 1.3 * peaks.memory[0].capacity for b in faster) and bool(faster) == (file == "l40s")
 
-@heavy_only("counts fifteen forwards")
+@heavy_only("counts five forwards, once a week fifteen")
 def test_gpt_fast():
-    """Fifteen published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
+    """Published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
     error of the expected time; the limit is off by 45 %."""
-    rows = [benchmark.gptfast_row(*r) for r in (benchmark.gpt_fast if heavy else benchmark.gpt_fast[::3])]
+    rows = [benchmark.gptfast_row(*r) for r in benchmark.gpt_fast[:: 1 if nightly else 3]]
     assert [r for r in rows if abs(r["held"] / r["published"] - 1) > 0.02 or r["rate"] >= r["limit"]] == []
     assert all(r["expected"] < r["limit"] for r in rows)
     assert sorted(abs(r["rate"] / r["expected"] - 1) for r in rows)[len(rows) // 2] < 0.1
 
-@heavy_only("counts nine pairs of forwards, once a week 38")
+@nightly_only("counts 38 pairs of forwards")
 def test_servers():
     """Published runs of servers: none above the limit, the expected time per token near, most of them inside the
     interval."""
@@ -354,9 +350,8 @@ def test_servers():
     from fasterbench.predicting.expected import z80
     from fasterbench.serving.serve_times import server_spread
     shared_file("aiconfigurator", "servers.csv")
-    runs, left = benchmark.server_runs(5) if nightly else benchmark.server_runs(3,
-        {("1024", "1024"), ("8192", "1024"), ("1024", "128")})
-    assert len(runs) > (250 if nightly else 150) and sum(left.values()) < 0.06 * (len(runs) + sum(left.values()))
+    runs, left = benchmark.server_runs(5)
+    assert len(runs) > 250 and sum(left.values()) < 0.06 * (len(runs) + sum(left.values()))
     assert not [r for r in runs if r["limit"] > r["measured"] or r["prefill_limit"] > r["ttft"]]
     off = sorted(abs(sum(r["parts"].values()) / r["measured"] - 1) for r in runs)
     inside = [abs(log(sum(r["parts"].values()) / r["measured"])) <= z80 * server_spread["decode"].value for r in runs]

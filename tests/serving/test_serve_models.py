@@ -33,11 +33,11 @@ def agrees(name):
     assert 0 < found.needed <= found.flops[0]
     return found
 
-@pytest.mark.parametrize("name", in_line(few, "llama4_text", "dory"))
+@pytest.mark.parametrize("name", in_line(few, "llama4_text", "dory", ci=("llama", "jetmoe")))
 def test_a_step_without_data_is_a_real_step(name): assert agrees(name)
 
-@heavy_only("builds twenty models, once a week two hundred")
-@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 10])
+@heavy_only("builds five models, once a week two hundred")
+@pytest.mark.parametrize("name", [n for n in causal if n not in few][::1 if nightly else 40])
 def test_every_class_has_figures_or_a_sentence(name): agrees(name)
 
 # -- by hand --------------------------------------------------------------------------------------------------------
