@@ -6,15 +6,7 @@ from pathlib import Path
 import pytest
 
 import forked
-<<<<<<< HEAD
-from conftest import heavy, heavy_only, root
-||||||| 185759af
-import ncu_files
-from conftest import heavy, heavy_only, root
-=======
-import ncu_files
 from conftest import heavy, heavy_only, nightly_only, root
->>>>>>> main
 
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = (
