@@ -8,6 +8,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from conftest import heavy_only, in_line
+from modules import Call
 from torch import nn
 from torch.utils._python_dispatch import _disable_current_modes
 from torch.utils.checkpoint import checkpoint
@@ -18,10 +19,6 @@ from fasterbench.counting.count_verb import StepCounts
 from fasterbench.work.count import count_work
 from fasterbench.work.rules import Rule, rules
 from fasterbench.work.target import Target
-
-class Call(nn.Module):
-    def __init__(self, f): super().__init__(); self.f = f
-    def forward(self, *args): return self.f(*args)
 
 def r(*shape): return torch.randn(*shape)
 def root(model, sample, **how): return count_work(model, sample, **how).by_module()[""]
