@@ -31,7 +31,7 @@ from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
                                         no_values, quiet_meta)
-from .trace import Tracer, from_outside, written
+from .trace import Tracer, from_outside, plain_tensors, written
 from .values import Values, as_with_data
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -168,7 +168,8 @@ class TargetTracer(FakeTracer):
             if out is not NotImplemented: return out
         return super().__torch_dispatch__(op, types, args, kwargs)
 
-def _has_data_here(t): return not isinstance(t, FakeTensor) and t.dim() > 0
+def _has_data_here(t):
+    return t.dim() > 0 and not all(isinstance(part, FakeTensor) for part in plain_tensors(t))
 
 # %% ../../nbs/work/target.ipynb #3ebf88be
 def _kernel_of(op):
