@@ -289,3 +289,19 @@ def test_parts_of_a_tensor_class_count_once():
     there = count_work(net, x, target=targets["cuda"])
     assert there.by_module()["0"].bytes_moved == stored + 4 * 8 * 64 + 4 * 8 * 32
     assert there.memory.peak_bytes == stored + 4 * 8 * 64 + 4 * 32 * 64 + 4 * 8 * 32
+
+# ---- masks of flex_attention
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_mask_that_code_holds_is_followed_to_another_device_and_into_the_backward(held):
+    """Three of four blocks of 128 × 128 for two heads: two products, and five in the backward; before them a layer
+    and the gradient of its weight, over 512 rows."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cpu")
+    def forward(m, x):
+        q = m.l(x)
+        return flex_attention(q, q, q, block_mask=m.mask if held else mask)
+    net = Calls(forward, l=nn.Linear(16, 16, bias=False), mask=mask if held else None)
+    work = count_work(net, torch.ones(1, 2, 256, 16), backward=True, target=targets["cuda"])
+    assert work.contraction_flops == 7 * 2 * 2 * 16 * 3 * 128 * 128 + 2 * 2 * 512 * 16 * 16
+    assert isinstance(vars(mask)["kv_num_blocks"], torch.Tensor)
