@@ -7,7 +7,7 @@ import pytest
 
 import forked
 import ncu_files
-from conftest import heavy, heavy_only, root
+from conftest import heavy, heavy_only, nightly_only, root
 
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = (
@@ -272,6 +272,7 @@ def test_one_thing_at_a_time_on_standard_output(folder):
     assert len(list(csv.DictReader(io.StringIO(pairs)))) == 142
     assert "<title>" in fasterbench("compare", *["saved.json"] * 3, "--html", "-", cwd=folder).stdout
 
+@heavy_only("draws and compares without torch; test_release has a report")
 def test_saved_results_need_no_torch(folder):
     """With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was; one with
     memory, too."""
@@ -533,7 +534,7 @@ def test_a_terminal_sees_progress(folder):
     code, text = watched("roofline", "slow.py:make", "--steps", "3", "--no-html", cwd=folder, columns=80)
     assert code == 0 and "profiling" in text
 
-@heavy_only("needs torchvision and half a minute")
+@nightly_only("needs torchvision and half a minute")
 def test_the_main_job(tmp_path):
     code, text = watched("roofline", "torchvision:resnet18", cwd=tmp_path)
     assert code == 0 and "wrote resnet18.html" in text
@@ -607,7 +608,8 @@ def test_what_an_option_writes_is_said_first():
     """A file is checked where the help of its option begins with Write: no option of such a name begins with
     something else."""
     from typer.main import get_command
-    from fasterbench.cli.main import app
+    from fasterbench.cli.main import app, register
+    register()
     names = {"--html", "--json", "--csv", "--kernels", "--perfetto", "--junit"}
     found = [(name, o, p.help) for name, verb in get_command(app).commands.items() for p in verb.params
              for o in p.opts if o in names]

@@ -12,7 +12,7 @@ from torch._higher_order_ops.map import map as each
 from fasterbench import count_work
 from fasterbench.work.rules import experts_read, filled_groups, least_experts, routed_evenly
 from fasterbench.work.target import Target
-from test_zoo import families
+from test_zoo import families, made, sum_of_results
 
 cpu = Target("cpu")
 targets = dict(cpu=cpu, cuda=Target("cuda", "sm90"))
@@ -45,16 +45,9 @@ def test_the_cases_of_memory(name):
 @nightly_only("counts sixteen families twice, and their steps")
 @pytest.mark.parametrize("family", families)
 def test_families(family):
-    transformers = pytest.importorskip("transformers")
-    config, settings, model, shapes = families[family]
-    if not hasattr(transformers, config): pytest.skip(f"this transformers has no {config}")
-    torch.manual_seed(0)
-    sample = {k: torch.randint(5, 90, s) if "ids" in k else torch.randn(s) for k, s in shapes.items()}
-    net = getattr(transformers, model)(getattr(transformers, config)(**settings))
-    def loss(out):
-        return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
+    net, sample = made(family)
     alike(net, sample)
-    alike(net, sample, backward=True, loss=loss)
+    alike(net, sample, backward=True, loss=sum_of_results)
 
 # ---- answers, guards and masks
 

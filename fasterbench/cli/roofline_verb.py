@@ -90,7 +90,8 @@ def peaks(device:Device=None, dtype:option("Measure the compute roof of float32,
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
     model:Model, device:Device=None, dtype:Dtype=None, input:Shape=None,
-    batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
+    batch:option("Set the batch size, or several: 1,8,32.  [default: that of the sample, else 1]",
+                 metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations.  [default: until the times are stable]")=None,
     backward:switch("Profile training steps; without --loss, the loss is the sum of the output.", "--backward")=False,
@@ -105,7 +106,7 @@ def roofline(
     html:output("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
-    "Profile a model, print its slowest layers and write the report. Under torchrun, profile all ranks."
+    "Profile a model, print its slowest layers and write a report. Under torchrun, profile all ranks."
     sizes = [None] if batch is None else batch_sizes(batch)
     _check_roofline(sizes, network, compiled, kernels)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),

@@ -65,10 +65,11 @@ def serve_verb(
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; of several "
                  "devices, as many as fit]",
                  metavar="N,N,…")=None,
-    weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).",
+    weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).  "
+                   "[default: as in the configuration]",
                    metavar="DTYPE")=None,
-    math:option("Run matrix products in fp8, fp4 or bf16.", metavar="DTYPE")=None,
-    cache:option("Store the KV cache as fp8 or bf16.", metavar="DTYPE")=None,
+    math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
+    cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     engine:option("Estimate for vllm, trtllm or sglang, or without an engine: bare.  "
                   "[default: the range of the three]",
                   metavar="ENGINE")=None,

@@ -18,7 +18,7 @@ from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.certainty import half_width, ratio_factor
-from ..views.fields import Field, brief, ratio_text
+from ..views.columns import Field, brief, ratio_text
 from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
@@ -276,14 +276,6 @@ schema, version = "fasterbench.serve", 1
 class _ServingView(View):
     "Served models: lines about them, then caveats."
     file = "serve"
-    leave = ()               # Columns that a narrow table leaves out, in this order; several that go together
-
-    def text(self)->str:
-        "Return the rows as a table, in the width of the terminal."
-        for n in range(len(self.leave) + 1):
-            table = self._table(" ".join(self.leave[:n]).split())
-            if table.fits(): break
-        return table.text()
 
     @property
     def lines(self)->list[str]:
@@ -537,7 +529,7 @@ class ServeSeries(_ServingView):
         if least is None: return [most, *each]
         of_input = f", {least.input_price:.3g} in" if least.input_price else ""
         cheapest = f"{least.name}, batch {least.batch}, {cost(least):.3g} out{of_input}"
-        return [most, f"lowest price per 1M tokens: {cheapest}", *each]
+        return [most, *each, f"lowest price per 1M tokens: {cheapest}"]
 
     def _table(self, without=()):
         first = len(self.told) + 1

@@ -44,7 +44,7 @@ def trace(
     csv:Rows=None,
     perfetto:output("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,
 ):
-    "Read torch.profiler traces, and print where the time went."
+    "Read traces of torch.profiler, and print where the time went."
     result = _read_traces(files, by, on, given_peaks(peaks), captures=capture, config=config, rules=rules, like=like,
                           kernels=kernels)
     show(result, json, csv, html, f"Roofline of {result.model}, from a trace", top=top, perfetto=perfetto)

@@ -78,7 +78,8 @@ def mfu_verb(
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
                         "--tokens-per-s", kind=str,
                         metavar="RATE"),
-    seq:Length=None, batch:whole("Set the batch size.  [default: 1]")=None, dtype:_PeakDtype=None,
+    seq:Length=None, batch:whole("Set the batch size.  [default: that of the sample, else 1]")=None,
+    dtype:_PeakDtype=None,
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):

@@ -18,7 +18,7 @@ from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
-from .fields import brief
+from .columns import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
 
@@ -96,7 +96,7 @@ def time_doubt(timing)->str:
     why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
-def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
+def _half(fraction): return "±>99 %" if fraction > 0.995 else f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
 def _rate_text(result):
     "Return the FLOP rate of the model, or a lower bound of its FLOPs."
@@ -229,7 +229,7 @@ def equation(d:Division, unknown:str="with unknown FLOPs")->str:
         share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
         return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
-    remarks = {"lost below the roof": _remark("explained: ", d.explained, text, d.end_to_end_s),
+    remarks = {"lost below the roof": _remark("of which ", d.explained, text, d.end_to_end_s),
                "idle": _remark("", d.causes, text, d.end_to_end_s)}
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
@@ -250,7 +250,9 @@ def step_answer(result)->list[str]:
     if not step: return []
     room, most = result.room, step.get("largest_batch")
     told = []
-    if "per_s" in step: told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['per_s'])} {step['unit']}/s"]
+    alone = " (device time only)" if is_device_alone(result) else ""
+    if "per_s" in step:
+        told = [f"expected {format_si(p.time_s, 's')}{alone}", f"{brief(step['per_s'])} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))

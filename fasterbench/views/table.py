@@ -13,7 +13,7 @@ from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
-from .fields import brief, Field, fields, fields_of
+from .columns import brief, Field, fields, fields_of
 from .fold import fold, label
 from .headline import base_of_shares, divided, headline, caveats, time_doubt
 from ..roofs.network import not_measured
@@ -150,7 +150,7 @@ def note_lines(result)->list[str]:
 
 def _marks_explained(shown, rows):
     "Explain the mark of rows far below their roof, and the column of the spread, where they are shown."
-    latency = ["*: below a tenth of its roof, so latency limits the row."] if any(p.latency for p in rows) else []
+    latency = ["*: below a tenth of its roof (latency-bound)."] if any(p.latency for p in rows) else []
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
     if column is None: return latency
     cells = {cell(p, column) for p in rows}

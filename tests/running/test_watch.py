@@ -465,7 +465,7 @@ class FaultyStep(torch.optim.SGD):
 @pytest.mark.parametrize("where, error",
                          [*(pytest.param(where, error,
                                          marks=[heavy_only("another error there")]
-                                         * ((where == "backward") != (error is KeyboardInterrupt)))
+                                         * (where != "backward" or error is not KeyboardInterrupt))
                             for where, error in itertools.product(
                                 ("forward", "backward", "update"), (Trouble, KeyboardInterrupt))),
                           ("loss", TypeError)])
@@ -698,8 +698,7 @@ tracers = dict(jit=lambda m, x: torch.jit.trace(m, x, check_trace=False), checke
                script=lambda m, x: torch.jit.script(m))
 
 @pytest.mark.filterwarnings("ignore::FutureWarning")
-@pytest.mark.parametrize("name", [n if n in ("checked", "export")
-                                  else pytest.param(n, marks=heavy_only("another tracer")) for n in tracers])
+@pytest.mark.parametrize("name", in_line(tracers, "export", why="another tracer"))
 def test_a_tracer_sees_the_model_as_it_is(name):
     """Before a sample, at each of its calls, and after it; what is traced has nothing of the sampling in it, and
     the sample nothing of the tracer."""
