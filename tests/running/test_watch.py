@@ -242,6 +242,27 @@ def test_a_step_of_several_calls_says_so():
     assert [(t["name"], t["shape"]) for t in w.result.sample] == [("0", [6, 8]), ("call 2: 0", [9, 8])]
     assert rows(w.result)["0", "forward"].contraction_flops == (6 + 9 + 6) * 2 * 8 * 16
 
+class Branches(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(8, 8) for _ in range(3))
+    def forward(self, x): return self.c(torch.cond(x.sum() > 0, self.a, self.b, (x,)))
+
+@heavy_only("torch.cond asks the compiler")
+def test_gradients_go_through_functions_of_operators():
+    "Whose FLOPs are then unknown: 2 * 4 * 8 * 8 are the product of the layer behind them."
+    torch.manual_seed(0)
+    alone, model = (made := Branches()), copy.deepcopy(made)
+    x = torch.ones(4, 8)
+    def train(net):
+        optimizer = torch.optim.SGD(net.parameters(), lr=1e-3)
+        for _ in range(12): net(x).sum().backward(); optimizer.step()
+    with watch(model, every=20, warmup=2, peaks=peaks) as w: train(model)
+    train(alone)
+    for p, q in zip(model.parameters(), alone.parameters()): assert torch.equal(p.grad, q.grad)
+    found = rows(w)
+    assert found["", "forward"].flops is None and found["c", "forward"].contraction_flops == 2 * 4 * 8 * 8
+
 def test_settings_are_those_of_the_counted_call():
     model = net().eval()
     with watch(model, every=100, peaks=peaks) as w, torch.no_grad():
