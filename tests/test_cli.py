@@ -7,7 +7,7 @@ import pytest
 
 import forked
 import ncu_files
-from conftest import heavy, heavy_only, root
+from conftest import heavy, heavy_only, nightly_only, root
 
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = (
@@ -533,7 +533,7 @@ def test_a_terminal_sees_progress(folder):
     code, text = watched("roofline", "slow.py:make", "--steps", "3", "--no-html", cwd=folder, columns=80)
     assert code == 0 and "profiling" in text
 
-@heavy_only("needs torchvision and half a minute")
+@nightly_only("needs torchvision and half a minute")
 def test_the_main_job(tmp_path):
     code, text = watched("roofline", "torchvision:resnet18", cwd=tmp_path)
     assert code == 0 and "wrote resnet18.html" in text
@@ -607,7 +607,8 @@ def test_what_an_option_writes_is_said_first():
     """A file is checked where the help of its option begins with Write: no option of such a name begins with
     something else."""
     from typer.main import get_command
-    from fasterbench.cli.main import app
+    from fasterbench.cli.main import app, register
+    register()
     names = {"--html", "--json", "--csv", "--kernels", "--perfetto", "--junit"}
     found = [(name, o, p.help) for name, verb in get_command(app).commands.items() for p in verb.params
              for o in p.opts if o in names]

@@ -10,7 +10,7 @@ import math, re
 from collections.abc import Sequence
 
 from .budgets import Verdict, decisive, format_value
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/checking/verdict_view.ipynb #51fe1f28

@@ -20,7 +20,7 @@ from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
-from ..views.fields import Field, brief, fields
+from ..views.columns import Field, brief, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
                                         doubt_line,

@@ -13,7 +13,7 @@ from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, exam
 from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core.units import calls_text, format_count, format_si, total
 from ..core.dtypes import dtype_name
-from ..views.fields import as_fields
+from ..views.columns import as_fields
 from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
 from ..views.view import Sheet, Table, View, left_columns

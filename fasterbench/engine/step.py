@@ -101,11 +101,14 @@ class Forward:
         with self.around(): return self.model(*args, **kwargs)
 
 # %% ../../nbs/engine/step.ipynb #f426c282
+class NoGradient(ValueError):
+    "A backward has nothing to begin with."
+
 def total_output(out):
     "Add up everything in the output that has a gradient: the loss where none is given."
     sums = [t.sum() for t in tensors_of(out) if t.requires_grad]
     if not sums:
-        raise ValueError("nothing in the model's output has a gradient: give loss=..., or parameters that "
+        raise NoGradient("nothing in the model's output has a gradient: give loss=..., or parameters that "
                          "require gradients")
     return sum(sums[1:], sums[0])
 
@@ -152,7 +155,7 @@ def _checked_loss(value):
     if not isinstance(value, torch.Tensor): what = f"a {type(value).__name__}"
     elif value.numel() == 1 and value.requires_grad: return value
     else: what = f"a tensor of shape {tuple(value.shape)}" + ("" if value.requires_grad else " without a gradient")
-    raise ValueError(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is "
+    raise NoGradient(f"the loss gave {what}; a scalar tensor that depends on parameters that require gradients is "
                      "needed")
 
 def _begin_backward(loss):

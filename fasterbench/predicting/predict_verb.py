@@ -15,7 +15,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.headline import is_device_alone, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View

@@ -23,7 +23,7 @@ from ..engine.step import graph_nodes, phases, total_output
 from ..engine.model_state import preserved
 from ..timing.kernels import Marks, between_marks, kernel_times, slots_of_lost, slots_of_replays
 from ..timing.profiler import can_record, session
-from ..timing.timestamps import (CpuTimestamps, EventTimestamps, StepTimestamps, TimestampCost, enter, leave,
+from ..timing.modules import (CpuTimestamps, EventTimestamps, StepTimestamps, TimestampCost, enter, leave,
                                            node_cost, self_times, timestamp_cost)
 from ..work.count import border, Work
 from ..work.dispatch import watching, script_operators

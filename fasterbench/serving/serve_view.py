@@ -18,7 +18,7 @@ from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.certainty import half_width, ratio_factor
-from ..views.fields import Field, brief, ratio_text
+from ..views.columns import Field, brief, ratio_text
 from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink

@@ -37,7 +37,7 @@ class FloatsWithoutData(TorchDispatchMode):
         if not all(t.is_meta or t.dim() == 0 for t in given): args, kwargs = tree_map(_on_meta, (args, kwargs))
         try: out = op(*args, **kwargs)
         except (NotImplementedError, RuntimeError): out = None
-        if out is not None and all(t.is_floating_point() for t in tensors_in(out)): return out
+        if out is not None and all(map(_lacks_data, tensors_in(out))): return out
         if "device" in kwargs: kwargs = kwargs | dict(device=torch.device("cpu"))
         args, kwargs = tree_map(self._drawn, (args, kwargs))
         return _without_floats(op(*args, **kwargs))
@@ -60,6 +60,10 @@ _of_whole_numbers = tuple(f"aten::{n}" for n in ("randint", "randperm", "tril_in
 
 def _size_argument(args):
     return next((a for a in args if isinstance(a, (list, tuple)) and {*map(type, a)} <= {int}), ())
+
+def _lacks_data(t):
+    "Tell if what is made from floats without data has none either: floats, and masks and bytes of large ones."
+    return t.is_floating_point() or t.itemsize == 1 and t.numel() > few ** 2
 
 def _on_meta(x): return x.to("meta") if isinstance(x, torch.Tensor) and not x.is_meta else x
 

@@ -20,7 +20,7 @@ from ..cli.app import (Report, Rows, Saving, Top, app, examples, option, show, s
                                  usage_error, whole)
 from ..core.progress import progress_bar
 from ..core.units import format_si
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.view import LongView, Sheet, more_rows
 
 # %% ../../nbs/speed_of_light/sol_verb.ipynb #9d6462ff

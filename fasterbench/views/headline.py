@@ -18,7 +18,7 @@ from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
-from .fields import brief
+from .columns import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
 

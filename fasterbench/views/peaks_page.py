@@ -17,7 +17,7 @@ from ..core.units import format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
-from .fields import Field, brief
+from .columns import Field, brief
 from .headline import machine_name, roof_caveats, roofs_text
 from .page import pairs_of
 from .plot import canvas, dress, hues, log_axis, shapes

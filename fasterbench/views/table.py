@@ -13,7 +13,7 @@ from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import row_spread
-from .fields import brief, Field, fields, fields_of
+from .columns import brief, Field, fields, fields_of
 from .fold import fold, label
 from .headline import base_of_shares, divided, headline, caveats, time_doubt
 from ..roofs.network import not_measured

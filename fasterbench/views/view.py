@@ -17,7 +17,7 @@ from fastcore.basics import groupby
 
 from ..core.files import write_whole
 from ..core.streams import print_text
-from .fields import Field
+from .columns import Field
 from .page import cells, column, figure, filled, finite, page, unbroken
 
 if TYPE_CHECKING:

@@ -22,7 +22,7 @@ from ..engine.process import eager
 from ..engine.step import Forward, TrainingStep, check_step, preserved_run, with_gradients_if_asked
 from .communication import is_collective
 from .overlap import Covered
-from .dispatch import watching, OtherThreads, packages, script_operators
+from .dispatch import backward_of_functions, watching, OtherThreads, packages, script_operators
 from .lives import memory_of_run, resizes_told
 from .memory import Memory
 from .rules import assumptions
@@ -323,7 +323,8 @@ def trace_call(
                             for n, p in run.model.named_parameters() if n in stored.bytes}
     before = _named_before(tracer, run)
     with (eager(), torch.jit.optimized_execution(False), assumptions() as assumed, run.watched(tracer),
-          watching(tracer), others, resizes_told(tracer.memory.changed)):
+          backward_of_functions(tracer, run.training), watching(tracer), others,
+          resizes_told(tracer.memory.changed)):
         out = call()
     tracer.check_threads()
     memory_held = _memory_held(tracer, run, before)

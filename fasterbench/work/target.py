@@ -343,6 +343,8 @@ def _as_on(place):
     asked = _answering(place.target)
     return [asked, _choosing(), backward_here()] if torch.is_grad_enabled() else [torch.inference_mode(), asked]
 
+_two_devices = re.compile(r"two (?:different )?devices,? (\S+?)(?: and |, )(\S+?)[!.]*$", re.M)
+
 @contextmanager
 def _explained(model):
     "Say in words what `model` does that cannot be done without data or without the device."
@@ -356,6 +358,9 @@ def _explained(model):
                          ) from error
     except (RuntimeError, AssertionError) as error:
         if no_values.search(str(error)): raise ValueError(reads % "") from error
+        if found := _two_devices.search(str(error)):
+            raise ValueError(f"an operator of {model} or its loss is given tensors on {found[1]} and {found[2]}, where "
+                             "PyTorch needs one device: make them on that of the input, x.device") from error
         if not no_driver.search(str(error)): raise
         said = str(error).splitlines()[0]
         raise ValueError(f"{model} asks for a device that is not here ({said}); {here}") from error

@@ -29,7 +29,7 @@ package index is to be reached, three wheels that were brought along do: `pip in
 DIR *.whl`, PYTHONPATH=DIR. KernelBench's programs and times are read in ../shared/data/kernelbench (40 kB), or
 where FASTERBENCH_SHARED says; roofs are kept in FOLDER/roofs, or where FASTERBENCH_CACHE says.
 """
-import argparse, json, math, os, shutil, statistics, subprocess, sys, threading, time, traceback
+import argparse, json, math, os, statistics, subprocess, sys, threading, time, traceback
 from contextlib import contextmanager, nullcontext
 from functools import cache
 from pathlib import Path

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 import fasterbench.compiled.inductor as inductor
-from conftest import heavy_only, nightly
+from conftest import heavy_only, in_line, nightly, nightly_only
 from fasterbench import compare, count_work, predict, read_trace
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.roofs.violations import violations
@@ -87,7 +87,7 @@ def test_every_kernel_has_its_layers(forward):
 
 def test_kernels_shorter_than_their_timestamps_keep_their_work(monkeypatch):
     "A time below the cost of its timestamps is 0 s; FLOPs and bytes of the kernel are as certain as before."
-    monkeypatch.setattr("fasterbench.timing.timestamps.kernel_cost", lambda: 1e-3)
+    monkeypatch.setattr("fasterbench.timing.modules.kernel_cost", lambda: 1e-3)
     result = check(profiled(torch.compile(made())))
     assert len(kernels(result)) >= 6
     assert {(p.time_s, p.uncertain, p.utilization_pct) for p in kernels(result)} == {(0.0, True, None)}
@@ -388,6 +388,7 @@ def exported(model): return torch.compile(torch.export.export(model, (torch.ones
                                       partial(torch.compile, options={"freezing": True}),
                                       partial(torch.compile, mode="max-autotune")],
                          ids=["reduce-overhead", "exported", "freezing", "max-autotune"])
+@nightly_only("another way to compile")
 def test_modes(compiled):
     result = check(profiled(compiled(made())))
     assert kernels(result), result.notes
@@ -401,6 +402,7 @@ def test_autocast():
     assert contractions(result) == products(made(), torch.ones(8, 16))
     assert {p.dtype for p in kernels(result) if p.contraction_flops} == {"bfloat16"}
 
+@nightly_only("the build of a wrapper in C++")
 def test_a_wrapper_in_cpp_stays_one_row():
     result = profiled(torch.compile(made(), options={"cpp_wrapper": True}))
     assert not kernels(result) and any("its wrapper is C++" in n for n in result.notes), result.notes
@@ -421,7 +423,7 @@ def test_code_that_is_not_found_says_so(monkeypatch):
     result = profiled(torch.compile(made()))
     assert not kernels(result) and any("not the code that runs" in n for n in result.notes)
 
-@pytest.mark.parametrize("of", ["each block", "training"])
+@pytest.mark.parametrize("of", in_line(["each block", "training"], ci=["each block"]))
 def test_a_trace_with_its_sites(of, tmp_path):
     "A trace of three runs on this CPU: its kernels have the layers, FLOPs and bytes that the profile has."
     with torch._inductor.config.patch({"cpp.enable_kernel_profile": True}):
@@ -493,6 +495,7 @@ def ready():
     with torch.no_grad(): model(torch.ones(8, 16))
     return model
 
+@nightly_only("compiles three times")
 def test_nothing_is_compiled_anew_and_nothing_stays():
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list
     model, code = ready(), Net.forward.__code__
@@ -571,6 +574,7 @@ def test_interrupted_at_every_line_of_the_swap():
         timestamped.leave()                                     # as the profile's own undo does once more
         assert snapshot(wrappers()) == before, at
 
+@nightly_only("compiles until it is interrupted, again and again")
 def test_interrupted_while_code_is_generated():
     model, sample = ready(), torch.ones(8, 16)
     before = snapshot(wrappers())

@@ -4,14 +4,15 @@ from dataclasses import replace
 from inspect import signature
 
 import pytest, torch
-from conftest import heavy, heavy_only, in_line, nightly, nightly_only, root, shared_file
+from conftest import heavy_only, in_line, nightly, nightly_only, root, shared_file
 from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
-sys.path.insert(0, str(root/"tests/benchmarks"))
+sys.path[:0] = [str(root/"tests/benchmarks"), str(root/"tests/serving")]
 cache_names = "cache", "past_key_values", "cache_params"    # the first from transformers 5.24 on
 
 import serve as benchmark
+from small_models import kept
 from fasterbench import HardwarePeaks, from_json
 from fasterbench.serving.serve import serve
 from fasterbench.serving.serve_work import experts_read, stored_as
@@ -20,7 +21,6 @@ from fasterbench.serving.serve_work import ModelWithoutData, language_model
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
-from fasterbench.work.count import count_work
 
 # Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is decoded.
 H, I, L, V, prompt, new = 64, 96, 4, 320, 64, 8
@@ -82,43 +82,6 @@ def test_by_hand(name):
     work = ModelWithoutData(model).decode(prompt, new)
     if cache is not None: assert (work.cache.pairs, work.causal_flops) == (cache, flops)
 
-def real(name):
-    "A real model, with weights, and its cache behind the token."
-    config = dict(hand[name][0])
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
-    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    return kind.from_config(config, dtype=torch.bfloat16).eval()
-
-def held(cache):
-    sides = [getattr(cache, n) for n in ("self_attention_cache", "cross_attention_cache")
-             if hasattr(cache, n)] or [cache]
-    states = [getattr(l, n, None) for side in sides for l in side.layers
-              for n in ("keys", "values", "conv_states", "recurrent_states")]
-    tensors = [t for s in states if s is not None for t in (s.values() if isinstance(s, dict) else [s])]
-    return sum(t.numel() * t.itemsize for t in tensors if t is not None)
-
-@pytest.mark.parametrize("name", in_line(hand, "deepseek_latent", "mistral_window"))
-def test_real_object(name):
-    """The model with weights: its parameters, the bytes of its cache, and the FLOPs that are counted while it runs,
-    every layer for itself."""
-    model, ids, one = real(name), torch.ones(1, prompt + new - 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
-    work = ModelWithoutData(language_model(hand[name][0])).decode(prompt, new)
-    with torch.no_grad():
-        if name == "t5": out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
-        else: out = model(input_ids=ids, use_cache=True)
-        field = next(n for n in cache_names if n in out.keys() and out[n] is not None)
-        cache, fields = out[field], {field: out[field]}
-        if name == "t5": fields |= dict(encoder_outputs=(out.encoder_last_hidden_state,))
-        fields |= {"decoder_input_ids" if name == "t5" else "input_ids": one}
-        counted = count_work(model, fields | dict(use_cache=True))
-        model(**fields, use_cache=True)
-    assert parameters(model) == parameters(language_model(hand[name][0]))
-    assert work.cache.objects == held(cache)
-    angles = sum(c.contraction_flops for c in counted.trace if "rotary" in counted.parts[c.part].path)
-    if name != "deepseek_latent":
-        assert counted.contraction_flops - angles == pytest.approx(work.causal_flops, rel=1e-3)
-
 @pytest.mark.parametrize("name", in_line(["llama", "mistral_window", "gpt2", "phi"], "mistral_window", "phi"))
 def test_static_cache(name):
     "A preallocated cache of the context has the bytes that are counted."
@@ -126,9 +89,9 @@ def test_static_cache(name):
     heads, dim = getattr(model.config, "num_key_value_heads", None) or 4, 16
     cache = transformers.StaticCache(config=model.config, max_cache_len=C)
     cache.early_initialization(1, heads, dim, torch.bfloat16, torch.device("cpu"))
-    assert ModelWithoutData(model).decode(prompt, new).cache.pairs == held(cache)
+    assert ModelWithoutData(model).decode(prompt, new).cache.pairs == kept(cache)
 
-@pytest.mark.parametrize("name", in_line(hand, "llama"))
+@pytest.mark.parametrize("name", in_line(hand, "llama", ci=("mixtral", "gemma3", "t5"), why="another architecture"))
 def test_grows_with_the_batch(name):
     "Three sequences have three times the FLOPs and the cache of one."
     model = language_model(hand[name][0])
@@ -320,12 +283,8 @@ sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_
                            num_key_value_heads=1, head_dim=256, vocab_size=262144),
          671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
 
-slow = {n: heavy_only("another published model") for n in sizes
-        if n not in (7_241_732_096,
-                     124_439_808)} | {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand")}
-
-@pytest.mark.parametrize("size", [pytest.param(n, marks=slow[n]) if n in slow else n for n in sizes],
-                         ids=lambda n: f"{n / 1e9:.1f}G")
+@pytest.mark.parametrize("size", in_line(sizes, 7_241_732_096, 124_439_808, ci=(60_506_624, 30_532_122_624),
+                                         why="another published model"), ids=lambda n: f"{n / 1e9:.1f}G")
 def test_published_sizes(size):
     "Parameters of published models, and a limit for each in seconds."
     result = serve(sizes[size], 256, 16, (1, 8), "NVIDIA H200")
@@ -378,16 +337,16 @@ def test_decode_attention(file):
     faster = [b for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
     assert all(b < 1.3 * peaks.memory[0].capacity for b in faster) and bool(faster) == (file == "l40s")
 
-@heavy_only("counts fifteen forwards")
+@heavy_only("counts five forwards, once a week fifteen")
 def test_gpt_fast():
-    """Fifteen published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
+    """Published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
     error of the expected time; the limit is off by 45 %."""
-    rows = [benchmark.gptfast_row(*r) for r in (benchmark.gpt_fast if heavy else benchmark.gpt_fast[::3])]
+    rows = [benchmark.gptfast_row(*r) for r in benchmark.gpt_fast[:: 1 if nightly else 3]]
     assert [r for r in rows if abs(r["held"] / r["published"] - 1) > 0.02 or r["rate"] >= r["limit"]] == []
     assert all(r["expected"] < r["limit"] for r in rows)
     assert sorted(abs(r["rate"] / r["expected"] - 1) for r in rows)[len(rows) // 2] < 0.1
 
-@heavy_only("counts nine pairs of forwards, once a week 38")
+@nightly_only("counts 38 pairs of forwards")
 def test_servers():
     """Published runs of servers: none above the limit, the expected time per token near, most of them inside the
     interval."""
@@ -395,9 +354,8 @@ def test_servers():
     from fasterbench.predicting.expected import z80
     from fasterbench.serving.serve_times import server_spread
     shared_file("aiconfigurator", "servers.csv")
-    runs, left = benchmark.server_runs(5) if nightly else benchmark.server_runs(3,
-        {("1024", "1024"), ("8192", "1024"), ("1024", "128")})
-    assert len(runs) > (250 if nightly else 150) and sum(left.values()) < 0.06 * (len(runs) + sum(left.values()))
+    runs, left = benchmark.server_runs(5)
+    assert len(runs) > 250 and sum(left.values()) < 0.06 * (len(runs) + sum(left.values()))
     assert not [r for r in runs if r["limit"] > r["measured"] or r["prefill_limit"] > r["ttft"]]
     off = sorted(abs(sum(r["parts"].values()) / r["measured"] - 1) for r in runs)
     inside = [abs(log(sum(r["parts"].values()) / r["measured"])) <= z80 * server_spread["decode"].value for r in runs]
@@ -671,7 +629,10 @@ def test_command(tmp_path):
 def test_profile_of_a_step(kind):
     "One decode step with a filled cache is profiled; its rate stands below the limit, and the cache is as it was."
     from fasterbench import RooflineAnalyzer
-    model, ids = real("llama").float(), torch.ones(2, prompt, dtype=torch.long)
+    fields = dict(hand["llama"][0])
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.ones(2, prompt, dtype=torch.long)
     cache = transformers.StaticCache(config=model.config,
                                      max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
     given = {next(n for n in cache_names if n in signature(type(model).forward).parameters): cache}
