@@ -346,27 +346,13 @@ def here(cache, every):
         rows.append((name, measured, p.roof_time_s, p.time_s, p.roof_time_s))
     line("this machine, its measured peaks", rows, deviation(peaks))
 
-# -- what is left out -----------------------------------------------------------------------------------------------
-
-def left(cache, every, rows=None):
-    import leave_out
-    found = leave_out.left(cache, every)
-    if rows: rows.write_text(json.dumps(found))
-
-def fit(cache, every):
-    import leave_out
-    leave_out.fit(cache, every)
-
-def constants(cache, every):
-    import leave_out
-    leave_out.constants(cache, every)
-
 parts = dict(timm=timm, compiled=compiled, generated=generated, models=models, products=products, attention=attention,
-             here=here, left=left, fit=fit, constants=constants)
+             here=here)
+of_leave_out = "left", "fit", "constants"
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="+", choices=parts)
+    parser.add_argument("part", nargs="+", choices=[*parts, *of_leave_out])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "fasterbench-predict")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
@@ -379,7 +365,10 @@ def main():
     if not shared.is_dir(): sys.exit(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/")
     warnings.simplefilter("ignore")
     print(heading)
-    for part in given.part: parts[part](given.cache, given.every, **dict(rows=given.rows) if part == "left" else {})
+    import leave_out
+    for part in given.part:
+        found = (parts.get(part) or getattr(leave_out, part))(given.cache, given.every)
+        if part == "left" and given.rows: given.rows.write_text(json.dumps(found))
 
 if __name__ == "__main__":
     sys.modules["predict"] = sys.modules[__name__]         # for `leave_out`, which reads its options
