@@ -74,7 +74,7 @@ def _warnings(result, m):
 def _few(timing):
     "Say how many runs slow steps got, and how well the total is known."
     known = median_error(timing.spread or 0.0, timing.bare_steps)
-    how = f", which is known to ±{percent_text(known, 0)}" if timing.spread else ""
+    how = f", which may be {percent_text(known, 0)} off" if timing.spread else ""
     return [f"Slow steps, so few runs: {timing.steps} for the rows, {timing.bare_steps} for the total{how}."]
 
 # %% ../nbs/analysis/roofline.ipynb #47ce675c

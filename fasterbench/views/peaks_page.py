@@ -53,7 +53,7 @@ def peaks_table(
     peaks:HardwarePeaks,
     width:int|None=None, # Columns; None: those of the terminal
 )->str:
-    "Write the ceilings of a device as text; a last line says which of them have a caveat."
+    "Write the ceilings of a device as text, with their probes where these fit; a last line has the caveats."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
     threads = env.get("threads", "?")
@@ -62,9 +62,10 @@ def peaks_table(
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
     width = width or terminal_width()
-    ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines]).text(width)
+    ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines])
+    if not ceilings.fits(width): ceilings = Table([r[:-1] for r in rows], {0}, [], [ridge, *lines])
     links = [features.network.roofs_table(peaks.network).text(width)] if _shows_network(peaks) else []
-    return "\n".join([*wrap_lines([where], width), ceilings, *links])
+    return "\n".join([*wrap_lines([where], width), ceilings.text(width), *links])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
