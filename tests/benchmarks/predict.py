@@ -2,13 +2,13 @@
 
     python tests/benchmarks/predict.py PART ... [--cache DIR] [--kept] [--every N] [--sample N] [--rows FILE]
 
-Parts: timm, compiled, generated, models, products, attention, here; left, fit, constants (see leave_out.py), of which
+Parts: compiled, generated, models, products, attention, here; left, fit, constants (see leave_out.py), of which
 `left` takes every data set, and writes the rows of the proof page.
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
 The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`,
 PYTHONPATH=DIR.
-Nothing is fitted here but in `fit`. What the constants were fitted on is marked "fit"."""
+Nothing is fitted here but in `fit`."""
 import argparse, csv, gzip, json, os, pickle, re, sys, tempfile, time, warnings, zlib
 from math import log
 from pathlib import Path
@@ -43,7 +43,6 @@ def line(title, rows, sigma, worst=8):
     def error(i): return median(abs(r[i] / r[1] - 1) for r in rows)
     inside = sum(abs(log(r[3] / r[1])) <= z80 * sigma for r in rows) / len(rows)
     above = sorted((r for r in rows if r[2] > r[1]), key=lambda r: -r[2] / r[1])
-    if "RTX 3090" in title: title += " (fit)"
     print(f"{title:46}{len(rows):>7}{len(above):>7}{error(2):>9.1%}{error(3):>10.1%}{error(4):>11.1%}{inside:>10.0%}"
           f"{median(r[3] / r[1] for r in rows):>8.2f}", flush=True)
     for name, measured, limit, *_ in above[:worst]:
@@ -142,12 +141,6 @@ def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True
         rows.append((f"{key[0]} {key[1]}", measured, sum(t.limit for t in times), sum(t.expected for t in times),
             estimator(calls, peaks)))
     return rows, failed, deviation(peaks, compiled)
-
-def timm(cache, every):
-    for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
-        rows, failed, sigma = timm_rows(cache, file, device, every)
-        line(f"timm eager, {device.removeprefix('NVIDIA GeForce ')}", rows, sigma)
-        for f in failed: print("    not counted:", f)
 
 def compiled(cache, every):
     for half, title in ((0, "compiled, RTX 4090, half of the fit"), (1, "timm compiled, RTX 4090, other half")):
@@ -346,7 +339,7 @@ def here(cache, every):
         rows.append((name, measured, p.roof_time_s, p.time_s, p.roof_time_s))
     line("this machine, its measured peaks", rows, deviation(peaks))
 
-parts = dict(timm=timm, compiled=compiled, generated=generated, models=models, products=products, attention=attention,
+parts = dict(compiled=compiled, generated=generated, models=models, products=products, attention=attention,
              here=here)
 of_leave_out = "left", "fit", "constants"
 
