@@ -110,7 +110,7 @@ reasons = dict(
     plain="several of these")
 close = 1.03                            # as near as one figure has to be to another
 
-unsure = "all experts or pages; the least are those of one choice"
+unsure = "other amounts; where the data do not name experts or rows, the fewest count"
 cycle_ms = 1e-3 / 1300                  # at the clock of most rows
 too_much = dict(                        # By reading program and figure: what SOLAR counts in other problems
     L1__011="results in float32; they are returned in bfloat16",
