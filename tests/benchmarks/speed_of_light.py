@@ -171,7 +171,7 @@ def print_differences(timed):
 def summary(found):
     counted = [r for r in found if not r["error"]]
     names, whole = ({r["name"] for r in of} for of in (found, counted))
-    print(f"\n{len(found)} workloads of {len(names)} problems, {len(counted)} of {len(whole)} counted")
+    print(f"\n{len(counted)} of {len(found)} workloads and {len(whole)} of {len(names)} problems counted")
     for r in found:
         if r["error"]: print(f"    {r['name']} {r['axes']}: {r['error']}")
     if not counted: return
