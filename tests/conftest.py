@@ -92,14 +92,15 @@ def heavy_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=all, as `.ci/run` does, and not in the test line of the README."
     return pytest.mark.level("all", why)
 
-def in_line(values, *kept, why="another value of the same"):
-    """Parameters of a test: those that are `kept` run in the test line of the README, the others with
-    FASTERBENCH_TESTS=all."""
-    return [v if v in kept else pytest.param(v, marks=heavy_only(why)) for v in values]
-
 def nightly_only(why):
     "A mark: the test runs with FASTERBENCH_TESTS=nightly, as a workflow does once a week, and not in `.ci/run`."
     return pytest.mark.level("nightly", why)
+
+def in_line(values, *kept, ci=None, why="another value of the same"):
+    """Parameters of a test: those that are `kept` run in the test line of the README, those of `ci` (nothing: all
+    others) with FASTERBENCH_TESTS=all, the rest once a week."""
+    def mark(value): return (heavy_only if ci is None or value in ci else nightly_only)(why)
+    return [v if v in kept else pytest.param(v, marks=mark(v)) for v in values]
 
 def level_of(item):
     "The level from which on a test runs, or nothing."

@@ -2,7 +2,7 @@
 
 `live_peak` and `tracked_peak` measure the same runs without any code of the library: a sum of live storages by weak
 references, and PyTorch's own MemTracker."""
-import contextlib, gc, weakref
+import weakref
 
 import torch
 from torch import nn

@@ -13,7 +13,7 @@ from fasterbench.core.arguments import tensors_of
 from fasterbench.engine.accelerator import accelerator
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
 from fasterbench.probes.probes import memory_probe, streams
-from fasterbench.timing.timestamps import node_cost, timestamp_cost
+from fasterbench.timing.modules import node_cost, timestamp_cost
 from fasterbench.views.result import Timing
 
 peaks = HardwarePeaks(1e12, 1e11)

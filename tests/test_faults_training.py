@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from fasterbench.roofline import RooflineAnalyzer
-from conftest import heavy_only, nightly, nightly_only
+from conftest import nightly_only
 from test_faults import Fuse, Step, peaks, snapshot
 
 class Burning(torch.autograd.Function):
@@ -74,9 +74,9 @@ def test_a_training_profile_leaves_no_trace(stepped):
     phases = {r.phase for r in ra.results if r.category != "overhead"}
     assert phases == {"forward", "backward", "update"} and len(ra.steps) == 2
 
-@heavy_only("hundreds of steps; test_interrupts has lines of a profile")
-@pytest.mark.parametrize("error", [pytest.param(RuntimeError, marks=nightly_only("another error")), KeyboardInterrupt])
-@pytest.mark.parametrize("stepped", [False, pytest.param(True, marks=nightly_only("twice as long"))])
+@nightly_only("hundreds of steps; test_interrupts has lines of a profile")
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("stepped", [False, True])
 def test_interrupted_at_any_stage(error, stepped):
     "At every third call, once a week at every one."
     fuse = Fuse()
@@ -85,7 +85,7 @@ def test_interrupted_at_any_stage(error, stepped):
     profile(*them)
     total = fuse.count
     assert total > 60
-    for at in range(1, total + 1, 1 if nightly else 3):
+    for at in range(1, total + 1):
         fuse = Fuse()
         them = setting(fuse, stepped)
         fuse.count, fuse.at, fuse.error = 0, at, error

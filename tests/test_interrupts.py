@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import fasterbench
-from conftest import heavy, heavy_only, nightly
+from conftest import heavy, heavy_only, nightly, nightly_only
 from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
 from fasterbench.engine.model_state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
@@ -85,15 +85,17 @@ def chosen(training, first):
 def fail(): raise KeyboardInterrupt
 def press_ctrl_c(): signal.raise_signal(signal.SIGINT)
 
-more = [("forward", press_ctrl_c, False), ("training", fail, False), ("training", press_ctrl_c, False),
-        ("forward", fail, True), ("forward", press_ctrl_c, True)]
+rarely = nightly_only("other lines")
+more = [pytest.param("training", press_ctrl_c, False, 0, 1, marks=heavy_only("a training step")),
+        *(pytest.param(*case, 0, 1, marks=rarely)
+          for case in (("forward", press_ctrl_c, False), ("training", fail, False), ("forward", fail, True),
+                       ("forward", press_ctrl_c, True)))]
 
 # The first variant takes more lines than the others; it is in pieces, which several workers can take.
 pieces = 3
-cases = [pytest.param("forward", fail, False, piece, pieces, marks=[heavy_only("other lines")] * (piece > 0))
-         for piece in range(pieces)]
+cases = [pytest.param("forward", fail, False, piece, pieces, marks=[rarely] * (piece > 0)) for piece in range(pieces)]
 
-@pytest.mark.parametrize("what,act,first,piece,pieces", cases + [(*case, 0, 1) for case in more] * heavy)
+@pytest.mark.parametrize("what,act,first,piece,pieces", cases + more)
 def test_interrupted_at_every_line(what, act, first, piece, pieces):
     training, wrong = what == "training", []
     inner, others = chosen(training, first)

@@ -4,11 +4,11 @@ from importlib import import_module
 
 import pytest
 
-import fasterbench, forked
+import fasterbench, forked, style
 from conftest import heavy, heavy_only, nightly, nightly_only, root
 from run_notebook import code_cells, has_timed, is_timed, kind, left_out
 
-notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+notebooks = style.notebooks()
 # Pages for readers, whose parts the other notebooks and these tests run, are for the run of everything only; those
 # that take
 # long run once a week.
@@ -18,7 +18,8 @@ rare = dict(in_ci="checking/, test_check", what_the_compiler_did="compiled/", ma
             will_it_fit="memory/", serving="serving/", watching="running/watch, test_watch",
             devices_not_here="predicting/",
             in_transformers="test_programs, which trains with the callback",
-            why_levels="roofs/cache_simulation, probes/")
+            why_levels="roofs/cache_simulation, probes/", comparing="comparing/, test_rows", timing="timing/",
+            roofline_tutorial="analysis/, views/", five_minutes="index, cli/, views/", in_lightning="test_programs, which trains with the callback")
 
 def run(path, *levels):
     levels = levels or (heavy, nightly)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from filelock import FileLock
 
-from conftest import folder as test_folder, heavy, heavy_only, in_line, root
+from conftest import folder as test_folder, heavy, heavy_only, in_line, nightly_only, root
 from forked import command_line, patience_s, python, ranks
 
 names = "ddp fsdp tensor forward"
@@ -123,7 +123,7 @@ measure._has_longer_runs = lambda seconds: rank == 0
 def test_a_rank_with_fewer_quiet_runs_records_as_many(tmp_path):
     "A rank that others disturbed keeps three runs: the runs that record where it waits are as many on each rank."
     first, second = calls_of_two(tmp_path, 12, """
-import fasterbench.timing.timestamps as timestamps
+import fasterbench.timing.modules as timestamps
 if rank: timestamps._Round.quiet_runs = lambda self, meter: dict(steps=[0, 1, 2], bare=[0, 1])
 """, limit="20")
     assert first == second
@@ -244,7 +244,7 @@ def test_a_rank_that_is_killed_ends_the_others(tmp_path):
             and outs[1][0] == ""), outs
     assert seconds < 150                                # the group itself waits 300 s
 
-@heavy_only("waits for the limit of a rank")
+@nightly_only("waits for the limit of a rank")
 def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
     "Also where it lives on: the others wait no longer than the limit."
     outs, seconds = launch("def fault(): raise ValueError('no more data')\n" + class_of_faults
@@ -254,7 +254,7 @@ def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
             and "same True" in outs[0][0]), outs[0]
     assert seconds < 150
 
-@heavy_only("waits for the limit of a rank")
+@nightly_only("waits for the limit of a rank")
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
     outs, seconds = launch("fault = lambda: said(0) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path,
                            limit="12", check=False)
@@ -287,7 +287,7 @@ def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
     assert (one == two and one.endswith(
         "rank 0 came to profile(warmup=1, steps=4, backward=False) of a model that communicates, rank 1 to gather()"))
 
-@heavy_only("waits for the limit of a rank")
+@nightly_only("waits for the limit of a rank")
 def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
     (one, two), _ = errors(
         "if rank == 0: RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4)\nelse: model()", tmp_path, 2,
@@ -368,7 +368,7 @@ def test_the_same_command_line_with_one_and_two_ranks(folder):
         assert [d.returncode for d in done] == [0, 0], done[0].stderr[-2000:]
         check_output(folder, *("".join(getattr(d, stream) for d in done) for stream in ("stdout", "stderr")), 2)
 
-@heavy_only("starts torchrun and measures a network")
+@nightly_only("starts torchrun and measures a network")
 def test_the_network_beside_the_roofs(folder):
     """The same command line under torchrun: `--network` measures it; the roofs that were given stay, and the
     waiting has a least time. One process is told what to start."""

@@ -14,6 +14,7 @@ from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.views.peaks_page import PeaksView
+from view_kinds import paper, row
 
 traces = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))/"data/traces"
 # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
@@ -161,10 +162,7 @@ def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
         return [...document.querySelectorAll("#table th")].map(e => [e.textContent, e.getBoundingClientRect().right <= frame.right])""")
     assert len(places) == 6 and all(seen for _, seen in places) and places[2][0] == "last/first", places
 
-paper = HardwarePeaks(1e12, 1e11)
-def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, share=0.2, **more):
-    more = dict(category="matmul") | more
-    return place(Row(name, type, flops, nbytes, time_s), paper, share=share, **more)
+row = partial(row, share=0.2)
 
 def training_step():
     "A model, the layer in it and its loss, by hand."
@@ -227,7 +225,7 @@ def here_on(page):
 
 # Every kind of page
 
-@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", why="another kind of page"))
+@pytest.mark.parametrize("name", in_line(kinds_of_pages, "report", ci=("pair", "peaks"), why="another kind of page"))
 def test_opens_from_a_file_without_a_network_and_without_errors(chrome, pages, name):
     path, tab = pages[name]
     console, requests = opened(chrome, path, tab=tab, state="")
@@ -308,8 +306,8 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
 
 # The report
 
-@more
-@pytest.mark.parametrize("tab", ["modules", pytest.param("ops", marks=nightly_only("the same on another tab"))])
+@nightly_only("seconds in a browser")
+@pytest.mark.parametrize("tab", ["modules", "ops"])
 def test_every_filter_shows_the_rows_of_the_frame(chrome, report, tab):
     opened(chrome, report, state=f"fold=0&tab={tab}", tab=tab)
     frame = from_json(resnet50).to_frame(tab)
@@ -691,7 +689,7 @@ def test_a_command_in_a_note_is_one_line(chrome, tmp_path):
     assert code.text == command and code.size["height"] < 40
     assert chrome.execute_script("return document.documentElement.scrollWidth") <= 390
 
-@more
+@nightly_only("seconds in a browser")
 def test_a_thousand_rows_of_each_kind_fit(chrome, tmp_path):
     saved = from_json(resnet50)
     many = replace(saved, points=[replace(saved.points[i % 142], name=f"encoder.layers.{i}.attention.output")
@@ -813,7 +811,7 @@ painted = """
 
 @more
 @pytest.mark.parametrize("dark", [False, True])
-@pytest.mark.parametrize("name", ["report", pytest.param("pair", marks=more)])
+@pytest.mark.parametrize("name", ["report", pytest.param("pair", marks=nightly_only("another kind of page"))])
 def test_text_stands_out_on_light_and_dark_pages(chrome, pages, name, dark):
     "A contrast of at least 4.5 (WCAG 2.2, 1.4.3) of every text, that of the charts and of the chosen row included."
     path, tab = pages[name]
@@ -963,10 +961,8 @@ def columns_fit_or_have_a_bar(chrome, page):
     chrome.execute_script("document.getElementById('scroller').scrollTop = 1e6")
     assert box(chrome, "#table th")[1] == top, page
 
-@heavy_only("pictures of large results")
-@pytest.mark.parametrize("width, height, names",
-                         [(1440, 900, 3), pytest.param(1024, 768, 3, marks=nightly_only("a size in between")),
-                          pytest.param(390, 844, 1, marks=phones)])
+@nightly_only("pictures of large results")
+@pytest.mark.parametrize("width, height, names", [(1440, 900, 3), (1024, 768, 3), (390, 844, 1)])
 def test_real_results_are_drawn_well(chrome, real, width, height, names):
     "Each page is opened once in a size."
     for path in real:
@@ -992,7 +988,7 @@ def test_names_take_the_room_that_there_is(chrome, tmp_path):
 @more
 def test_a_text_finds_rows_without_names(chrome, tmp_path):
     "Budgets have a model, a layer and a figure; samples of a program have numbers alone, and no text to look for."
-    from fasterbench.views.fields import Field
+    from fasterbench.views.columns import Field
     from fasterbench.running.metrics import MetricSeries
     from fasterbench.views.page import page
     from fasterbench.views.plot import canvas, dress

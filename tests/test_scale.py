@@ -57,7 +57,7 @@ def test_fifty_containers_deep(backward):
 
 spin = "print('spinning', flush=True)\nwhile True: pass"
 
-@heavy_only("keeps every core busy")
+@nightly_only("keeps every core busy")
 def test_a_busy_machine():
     "Beside processes that keep every core busy a profile ends, and says what it saw."
     code = "print(flush=True)\nwhile True: pass"

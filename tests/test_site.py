@@ -6,26 +6,19 @@ from urllib.parse import unquote, urldefrag
 
 import pytest
 
-from conftest import heavy_only, nightly, nightly_only, once, root
+from conftest import nightly_only, once, root
 from test_report import until, view
 
-pytestmark = heavy_only("builds the site and opens every page")
+pytestmark = nightly_only("builds the site, as docs.yml does, and opens every page")
 tutorials = sorted(p.stem for p in (root/"nbs/tutorials").glob("*.ipynb"))
 pages = ([f"tutorials/{t}.html" for t in tutorials]
          + ["index.html", "analysis/roofline.html", "views/plot.html", "reference/roofs.html",
             "reference/public.html"])
-few = {f"{p}.html" for p in """index docs/install docs/five_minutes tutorials/watching tutorials/roofline_tutorial analysis/roofline views/plot
-    reference/roofs reference/public reference/ncu reference/probes work/rules core/units views/table""".split()}
-def source_of(page):
-    return next(f"nbs/{page.removesuffix('.html')}{kind}" for kind in (".ipynb", ".md")
-                if (root/"nbs"/page).with_suffix(kind).is_file())
-rest = nightly_only("the other pages")
 pages += [f"docs/{p.stem}.html" for p in sorted((root/"nbs/docs").iterdir())]
 
 @pytest.fixture(scope="module")
 def site(tmp_path_factory):
-    """The folder with the site, once a week with all its pages: every page is read, and `few` are written. Where
-    the build fails, every worker says so."""
+    "The folder with the site. Where the build fails, every worker says so."
     missing = [m for m in ("sphinx", "myst_nb", "furo") if not importlib.util.find_spec(m)]
     if missing:
         warnings.warn(why := f"THE SITE IS NOT TESTED: {', '.join(missing)} not installed; the docs extra has it")
@@ -36,11 +29,9 @@ def site(tmp_path_factory):
         shutil.copytree(root, source, ignore=shutil.ignore_patterns(
             ".*", "build", "dist", "*.egg-info", "__pycache__"))
         before = {*source.rglob("*")}
-        done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", "nbs", str(there/"html"),
-                               *([] if nightly else map(source_of, few))], cwd=source, capture_output=True, text=True)
-        # it is, of a few pages
-        said = [line for line in done.stderr.splitlines() if "the index will be incomplete" not in line]
-        assert done.returncode == 0 and said == [], done.stderr
+        done = subprocess.run([sys.executable, "-m", "sphinx", "-q", "-b", "html", "nbs", str(there/"html")],
+                              cwd=source, capture_output=True, text=True)
+        assert done.returncode == 0 and done.stderr == "", done.stderr
         assert {*source.rglob("*")} == before and [p.name for p in there.iterdir()] == ["html"], (
             "the build leaves something behind")
     return once("site", built)/"html"
@@ -70,15 +61,14 @@ def opened(browser, path):
     requests = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
     return [e for e in browser.get_log("browser") if e["level"] == "SEVERE"], requests
 
-@pytest.mark.parametrize("page", [p if p in few else pytest.param(p, marks=rest) for p in pages])
+@pytest.mark.parametrize("page", pages)
 def test_page_in_a_browser(chrome, site, page):
     "Every figure is drawn, the console is silent, nothing is asked of a network."
     errors, requests = opened(chrome, site/page)
     assert errors == []
     assert requests and all(url.startswith(("file:", "data:", "blob:")) for url in requests)
     assert chrome.execute_script(drawn) == [True] * figures(page)
-    for width, height in (((800, 1000), (390, 844), (844, 390), (1280, 1600)) if nightly
-                          else ((390, 844), (1280, 1600))):
+    for width, height in (800, 1000), (390, 844), (844, 390), (1280, 1600):
         chrome.execute_cdp_cmd("Emulation.setDeviceMetricsOverride",
                                dict(width=width, height=height, deviceScaleFactor=1, mobile=False))
         until(lambda: chrome.execute_script("return innerWidth") == width)
@@ -161,7 +151,6 @@ class Links(HTMLParser):
         self.anchors |= {found[k] for k in ("id", "name") if found.get(k)}
         self.links += [(tag, found[k]) for k in ("href", "src") if found.get(k)]
 
-@rest
 def test_links_lead_somewhere(site):
     "Every link inside the site has its page and its anchor, and every file that a page loads is one of the site."
     read = {p: Links(p.read_text(encoding="utf-8")) for p in site.rglob("*.html") if "_static" not in p.parts}
@@ -177,7 +166,6 @@ def test_links_lead_somewhere(site):
                 lost.append((page.name, tag, link))
     assert lost == [] and len(read) > 40
 
-@rest
 def test_every_notebook_has_a_page(site):
     notebooks = [p.relative_to(root/"nbs") for kind in ("*.ipynb", "*.md") for p in (root/"nbs").rglob(kind)
                  if ".ipynb_checkpoints" not in p.parts]

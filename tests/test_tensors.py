@@ -1,6 +1,6 @@
 "Tensors of every layout, without memory, and with hooks: a profile reads what can be read, and puts it back."
 import pytest
-from conftest import heavy_only, in_line
+from conftest import in_line, nightly_only
 import torch
 from torch import nn
 
@@ -43,8 +43,8 @@ def short():
 places = ["buffer", "attribute", "parameter", "attribute of a parameter"]
 
 def in_places(tensors):
-    "Each tensor in each place; in the test line in one, the next one for each tensor."
-    return [pytest.param(tensor, where, marks=[heavy_only("in another place")] * (where != places[i % 4]))
+    "Each tensor in each place; but once a week in one, the next one for each tensor."
+    return [pytest.param(tensor, where, marks=[nightly_only("in another place")] * (where != places[i % 4]))
             for i, tensor in enumerate(tensors) for where in places]
 
 @pytest.mark.parametrize("made, where", in_places([

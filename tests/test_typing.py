@@ -53,7 +53,7 @@ def test_pyright_has_no_errors_and_knows_every_type(asked):
     assert " error: " not in said and "0 errors" in said, said
     assert untyped(re.findall(r'Type of "\w+" is "(.*)"', said)) == {}, said
 
-@heavy_only("a type checker that reads the types of torch")
+@nightly_only("a type checker that reads the types of torch")
 def test_a_renamed_function_of_a_feature_is_noticed(tmp_path):
     "What the core asks a feature goes through typed modules: the asker has an error where a function is gone."
     package = shutil.copytree(root/"fasterbench", tmp_path/"fasterbench", ignore=shutil.ignore_patterns("__pycache__"))

@@ -12,7 +12,7 @@ import trace_files
 from conftest import heavy_only, in_line, nightly_only, root
 from fasterbench import Result, from_json
 from fasterbench.core.units import format_si, percent_text
-from fasterbench.views.fields import brief
+from fasterbench.views.columns import brief
 from test_report import go_to, opened
 from view_kinds import llama, makers, paper, predicted, steady, view_of
 
@@ -21,7 +21,7 @@ def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " "
 def rendered(kind): return view_of(kind).render()
 def on_page(kind): return plain(rendered(kind).partition('<script type="application/json"')[0])
 
-@pytest.mark.parametrize("kind", makers)
+@pytest.mark.parametrize("kind", in_line(makers, "trace", "watch", "ranks"))
 def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
     view = view_of(kind)
     said = [" ".join(line.split()) for line in view.caveats]
@@ -149,7 +149,7 @@ kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
 
 verbs = "count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run", "compiled", "peaks"
 
-@pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", why="a process for each verb"))
+@pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", ci=("compare", "run"), why="a process for each verb"))
 def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
     "Standard output and every file: neither the folder that it worked in, nor that of the packages, nor a home."
     arguments = written_by(verb, written_folder(tmp_path))
@@ -282,11 +282,10 @@ def page_of(tmp_path_factory):
         return folder/f"{kind}.html"
     return made
 
-more, rarely = heavy_only("seconds in a browser"), nightly_only("another kind of page")
-opened_by = dict.fromkeys(("training", "serve_several", "pair", "watch"),
-                          more)      # pages that differ most; once a week all
+more = heavy_only("seconds in a browser")
+opened_in_ci = "serve_several", "watch"         # pages that differ most; once a week all
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
+@pytest.mark.parametrize("kind", in_line(makers, ci=opened_in_ci, why="seconds in a browser"))
 def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
     "In three sizes, on every tab: no control lies under another, no column, title or axis is cut."
     found = []
@@ -406,7 +405,7 @@ def test_every_kind_answers_or_says_why_not():
 
 in_the_test_line = "serve",
 
-@pytest.mark.parametrize("kind", [k if k in in_the_test_line else pytest.param(k, marks=more) for k in questions])
+@pytest.mark.parametrize("kind", in_line(questions, *in_the_test_line, ci=opened_in_ci, why="another kind of page"))
 def test_one_screen_answers(chrome, page_of, kind):
     "Without scrolling, at 1440×900; and no two rows look alike that are not."
     opened(chrome, page_of(kind), tab=first_tab(view_of(kind)), state="")
@@ -452,7 +451,7 @@ press = """
     }
     run().catch(e => done([[...found, `${trail.slice(-3).join(", ")}: ${e.message}`], trail.length]))"""
 
-@pytest.mark.parametrize("kind", [pytest.param(k, marks=opened_by.get(k, rarely)) for k in makers])
+@pytest.mark.parametrize("kind", in_line(makers, ci=opened_in_ci, why="seconds in a browser"))
 def test_whatever_is_pressed_the_console_is_silent(chrome, page_of, kind):
     "Most controls once, on a desk and on a phone, then twenty that are drawn."
     draw = random.Random(kind)

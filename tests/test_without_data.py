@@ -5,23 +5,18 @@ import pytest, torch
 import torch.nn.functional as F
 from conftest import nightly_only
 from memory_cases import cases, prepared, whole
+from modules import Calls
 from torch import nn
+from torch._higher_order_ops import while_loop
 from torch._higher_order_ops.map import map as each
 
 from fasterbench import count_work
 from fasterbench.work.rules import experts_read, filled_groups, least_experts, routed_evenly
 from fasterbench.work.target import Target
-from test_zoo import families
+from test_zoo import families, made, sum_of_results
 
 cpu = Target("cpu")
 targets = dict(cpu=cpu, cuda=Target("cuda", "sm90"))
-
-class Calls(nn.Module):
-    def __init__(self, f, **held):
-        super().__init__()
-        self.f = f
-        for name, value in held.items(): setattr(self, name, value)
-    def forward(self, *args): return self.f(self, *args)
 
 def alike(model, sample, **how):
     "Compare a run without data with the same run on data; one that needs data is refused in words."
@@ -44,16 +39,9 @@ def test_the_cases_of_memory(name):
 @nightly_only("counts sixteen families twice, and their steps")
 @pytest.mark.parametrize("family", families)
 def test_families(family):
-    transformers = pytest.importorskip("transformers")
-    config, settings, model, shapes = families[family]
-    if not hasattr(transformers, config): pytest.skip(f"this transformers has no {config}")
-    torch.manual_seed(0)
-    sample = {k: torch.randint(5, 90, s) if "ids" in k else torch.randn(s) for k, s in shapes.items()}
-    net = getattr(transformers, model)(getattr(transformers, config)(**settings))
-    def loss(out):
-        return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
+    net, sample = made(family)
     alike(net, sample)
-    alike(net, sample, backward=True, loss=loss)
+    alike(net, sample, backward=True, loss=sum_of_results)
 
 # ---- answers, guards and masks
 
@@ -115,10 +103,13 @@ def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
                                       (nn.Linear(16, 8).bfloat16(), torch.ones(4, 16)),
                                       (nn.Conv2d(3, 4, 1), torch.ones(1, 3, 8, 8).double()),
                                       (Calls(lambda m, x: torch.cdist(x, x.double())), torch.ones(32, 4)),
+                                      (Calls(lambda m, x: F.batch_norm(x, x[0].double(), x[0].double())), torch.ones(4, 8)),
+                                      (Calls(lambda m, x: F.batch_norm(x, x[0], x[0], x[0].bfloat16())), torch.ones(4, 8)),
+                                      (Calls(lambda m, x: F.layer_norm(x, (8,), x[0], x[0].double())), torch.ones(4, 8)),
                                       (Calls(lambda m, x: F.scaled_dot_product_attention(x, x.half(), x)),
                                        torch.ones(1, 2, 16, 16))])
 @pytest.mark.parametrize("target", targets)
-def test_products_of_two_dtypes_are_refused(layer, x, target):
+def test_calls_of_two_dtypes_are_refused(layer, x, target):
     with pytest.raises((RuntimeError, ValueError), match="type"): count_work(layer, x)
     with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same|the same dtype"):
         count_work(layer, x, target=targets[target])
@@ -157,6 +148,31 @@ def test_loops_take_their_steps_and_one_branch_runs(target):
     work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)),
                  torch.ones(4, 16))
     assert work.contraction_flops == one and "branch" in work.assumptions[0] and not work.memory.exact
+
+@pytest.mark.parametrize("forward", [
+    lambda m, x: torch.cond(torch.ones(1, 4).sum() > 0, lambda y: m.l(m.l(y)), m.l, (x,)),
+    lambda m, x: while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, m.l(y)), (torch.tensor(0), x))[1]])
+def test_conditions_on_what_a_forward_makes_are_known(forward):
+    "Two products of 4 rows each."
+    work = count_work(Calls(forward, l=nn.Linear(16, 16, bias=False)), torch.ones(4, 16), target=cpu)
+    assert (work.contraction_flops, work.assumptions) == (2 * 2 * 4 * 16 * 16, ())
+
+@pytest.mark.parametrize("forward", [
+    lambda m, x: torch.cond(x.sum() > 0, m.l, m.k, (x,)),
+    lambda m, x: m.l(torch.cond(x.sum() > 0, m.k, m.l, (x,))),
+    lambda m, x: torch.cond(x.sum() > 0, torch.sin, torch.cos, (m.l(x),)), lambda m, x: each(m.l, x)])
+@pytest.mark.parametrize("target", [None, *targets.values()])
+def test_a_backward_that_pytorch_does_not_make_is_refused(forward, target):
+    "Where a mode watches, PyTorch loses the gradients of what functions of an operator use."
+    net = Calls(forward, l=nn.Linear(16, 16), k=nn.Linear(16, 16))
+    with pytest.raises(ValueError, match="step through torch.cond"):
+        count_work(net, torch.ones(4, 16), backward=True, target=target)
+
+def test_two_devices_are_named():
+    "A loss that makes its tensors on the CPU fails on a GPU, here and there."
+    def loss(y): return F.mse_loss(y, torch.zeros(4, 8))
+    with pytest.raises(ValueError, match="tensors on (cuda:0 and cpu|cpu and cuda:0), where"):
+        count_work(nn.Linear(16, 8), torch.ones(4, 16), backward=True, loss=loss, target=targets["cuda"])
 
 @pytest.mark.parametrize("norm, x", [(nn.LayerNorm(16), torch.ones(2, 8, 16)),
                                      (nn.BatchNorm2d(8), torch.ones(2, 8, 4, 16))])
@@ -236,3 +252,43 @@ def test_classes_are_kept_and_made_in_a_forward(forward, target):
     here, there = count_work(net, x), count_work(net, x, target=targets[target])
     assert here.contraction_flops == there.contraction_flops == 2 * 8 * 32 * 64 and here.bytes == there.bytes
     assert type(net.w) is Named
+
+class Eight(torch.Tensor):
+    "A matrix in 8 bits with a scale for each row, which says that it is float32."
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    @staticmethod
+    def __new__(cls, rows, scales): return torch.Tensor._make_wrapper_subclass(cls, rows.shape, device=rows.device)
+    def __init__(self, rows, scales): self.rows, self.scales = rows, scales
+    def __tensor_flatten__(self): return ["rows", "scales"], None
+    @classmethod
+    def __tensor_unflatten__(cls, parts, meta, size, stride): return cls(**parts)
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        if op is torch.ops.aten.detach.default: return cls(op(args[0].rows), op(args[0].scales))
+        return op(*(a.rows * a.scales if isinstance(a, cls) else a for a in args), **(kwargs or {}))
+
+def test_parts_of_a_tensor_class_count_once():
+    "Integers and scales of 32 rows, the sample and the result; the peak has them, and the matrix made of them, once."
+    net = nn.Sequential(nn.Linear(64, 32, bias=False))
+    net[0].weight = nn.Parameter(Eight(torch.ones(32, 64, dtype=torch.int8), torch.ones(32, 1)), requires_grad=False)
+    x, stored = torch.ones(8, 64), 32 * 64 + 4 * 32
+    alike(net, x)
+    there = count_work(net, x, target=targets["cuda"])
+    assert there.by_module()["0"].bytes_moved == stored + 4 * 8 * 64 + 4 * 8 * 32
+    assert there.memory.peak_bytes == stored + 4 * 8 * 64 + 4 * 32 * 64 + 4 * 8 * 32
+
+# ---- masks of flex_attention
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_mask_that_code_holds_is_followed_to_another_device_and_into_the_backward(held):
+    """Three of four blocks of 128 × 128 for two heads: two products, and five in the backward; before them a layer
+    and the gradient of its weight, over 512 rows."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cpu")
+    def forward(m, x):
+        q = m.l(x)
+        return flex_attention(q, q, q, block_mask=m.mask if held else mask)
+    net = Calls(forward, l=nn.Linear(16, 16, bias=False), mask=mask if held else None)
+    work = count_work(net, torch.ones(1, 2, 256, 16), backward=True, target=targets["cuda"])
+    assert work.contraction_flops == 7 * 2 * 2 * 16 * 3 * 128 * 128 + 2 * 2 * 512 * 16 * 16
+    assert isinstance(vars(mask)["kv_num_blocks"], torch.Tensor)

@@ -149,7 +149,7 @@ def printed_fields():
     "Every column of every table, by its title in the terminal and on pages: the `Field`s that modules hold."
     import importlib, pkgutil
     import fasterbench
-    from fasterbench.views.fields import Field
+    from fasterbench.views.columns import Field
     seen = {}
     def look(value, module, depth=0):
         if isinstance(value, Field):
@@ -179,7 +179,7 @@ def test_every_word_of_the_headline_is_in_the_glossary():
     from fasterbench.roofs.point import Bound
     from fasterbench.roofs.division import Division
     from fasterbench.roofs.row import Phase
-    from fasterbench.traces.trace_join import causes
+    from fasterbench.traces.idle_time import causes
     from fasterbench.views.headline import terms
     from fasterbench.work.memory import part_names
     words = {t.label for above in (1, -1) for t in terms(Division(

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import heavy, heavy_only, nightly
+from conftest import heavy, heavy_only, in_line, nightly
 from fasterbench.work.count import count_work
 
 pytestmark = heavy_only("needs torchvision, transformers and two minutes")
@@ -27,14 +27,10 @@ def quiet_model(name, **kwargs):
         warnings.simplefilter("ignore")
         return torchvision.models.get_model(name, weights=None, **kwargs)
 
-# Variants of a family, resnet18 to 152, differ in numbers alone: `.ci/run` takes one of each, the nightly run all.
-families_of_pictures = """alexnet convnext_tiny densenet121 efficientnet_b0 efficientnet_v2_s googlenet inception_v3 maxvit_t mnasnet0_5 mobilenet_v2
-    mobilenet_v3_small regnet_y_400mf resnet18 shufflenet_v2_x0_5 squeezenet1_0 swin_t swin_v2_t vgg11 vit_b_16""".split()
-kinds_of_networks = [("detection", "maskrcnn_resnet50_fpn"), ("detection", "fcos_resnet50_fpn"),
-                     ("detection", "ssdlite320_mobilenet_v3_large"),
-    ("segmentation", "lraspp_mobilenet_v3_large"), ("segmentation", "deeplabv3_mobilenet_v3_large"),
-                     ("video", "mvit_v1_b"), ("video", "swin3d_t"), ("video", "s3d"),
-    ("optical_flow", "raft_small"), ("quantization", "quantized_mobilenet_v2")]
+# Families that differ most, for `.ci/run`; the nightly run takes all models.
+families_of_pictures = "convnext_tiny efficientnet_b0 mobilenet_v3_small resnet18 swin_t vit_b_16".split()
+kinds_of_networks = [("detection", "ssdlite320_mobilenet_v3_large"), ("segmentation", "lraspp_mobilenet_v3_large"),
+                     ("video", "s3d"), ("optical_flow", "raft_small"), ("quantization", "quantized_mobilenet_v2")]
 
 def classifiers():
     if not heavy: return []
@@ -123,15 +119,23 @@ families = {  # configuration class, its settings, model class, sample: shapes o
                                            vision_config=vision | dict(projection_dim=16), projection_dim=16),
                         "CLIPModel", ids | pixels)}
 
-@pytest.mark.parametrize("family", families)
-def test_transformer_families(family):
+def made(family):
+    "The model of a family, and its sample."
     transformers = pytest.importorskip("transformers")
     transformers.logging.set_verbosity_error()
     config, settings, model, shapes = families[family]
     if not hasattr(transformers, config): pytest.skip(f"this transformers has no {config}")
     torch.manual_seed(0)
     sample = {k: torch.randint(5, 90, s) if "ids" in k else torch.randn(s) for k, s in shapes.items()}
-    net = getattr(transformers, model)(getattr(transformers, config)(**settings))
+    return getattr(transformers, model)(getattr(transformers, config)(**settings)), sample
+
+def sum_of_results(out):
+    return sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor) and v.requires_grad)
+
+@pytest.mark.parametrize("family", in_line(families, why="another family",
+                                           ci=("decoder, grouped queries", "encoder-decoder", "vision-language")))
+def test_transformer_families(family):
+    net, sample = made(family)
     work = count_work(net, sample)
     assert work.unknown_ops == {} and work.contraction_flops > 0
     if family == "decoder, grouped queries":
@@ -140,9 +144,7 @@ def test_transformer_families(family):
         # of which a token has 16, and needs (16 + 1) / 2; the head 2·32·99
         def by_hand(keys): return 2*16 * (2 * (2*(2*32*32 + 2*32*16 + 3*32*48) + 2*2*keys*32) + 2*32*99)
         assert (work.dense_flops, work.contraction_flops) == (by_hand(16), by_hand(17 / 2))
-    step = count_work(net, sample, backward=True,
-                      loss=lambda out: sum(v.float().sum() for v in out.to_tuple() if isinstance(v, torch.Tensor)
-                                           and v.requires_grad), optimizer=torch.optim.AdamW(net.parameters()))
+    step = count_work(net, sample, backward=True, loss=sum_of_results, optimizer=torch.optim.AdamW(net.parameters()))
     assert step.unknown_ops == {}, step.unknown_ops
 
 networks = {"GRU": lambda: (nn.GRU(4, 5, 2, bidirectional=True), torch.randn(3, 2, 4)),

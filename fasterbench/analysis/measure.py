@@ -33,7 +33,7 @@ from ..timing.operators import compiled_part, operator_samples
 from ..timing.profiler import can_record
 from ..timing.certainty import Samples
 from ..timing.stopping import StoppingRule
-from ..timing.timestamps import ModuleTimes, time_modules
+from ..timing.modules import ModuleTimes, time_modules
 from ..work.count import Work, check_module, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668

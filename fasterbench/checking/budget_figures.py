@@ -23,7 +23,7 @@ from ..engine.step import Forward, TrainingStep, placed, preserved_run
 from ..core.units import total
 from ..roofs.division import division
 from ..timing.stopping import StoppingRule
-from ..timing.timestamps import TimestampCost
+from ..timing.modules import TimestampCost
 from ..views.result import Result
 from ..work.count import Work
 

@@ -289,16 +289,16 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
 
 @app.command(epilog=_a_file + examples("check --init budgets.toml torchvision:resnet18", "check budgets.toml",
                                        "check budgets.toml --against main --html verdicts.html",
-                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 none broken, one "
-                                   "undecided."))
+                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 none broken, some "
+                                   "inconclusive"))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a section per model.", metavar="BUDGETS")],
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
-    against:option("Compare times with those of this git ref, or of a result saved on this machine.",
+    against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine.",
                    metavar="REF|FILE")=None,
-    rounds:whole("Measure each time N times, or up to 4N times if its verdict is inconclusive.  "
+    rounds:whole("Take N samples of each time, or up to 4N if the limit lies within its confidence interval.  "
                  "[default: as in BUDGETS, else 20]", 10)=None,
-    update:switch("Write the current values into BUDGETS as limits; of a time, the worse end of its confidence "
+    update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",
                   "--update")=False,
     init:switch("Write BUDGETS with FLOPs, parameters and peak memory of MODEL as limits.", "--init")=False,
@@ -306,7 +306,7 @@ def check(
     junit:output("Write the verdicts as JUnit XML; - for standard output.")=None,
     html:output("Write a page of the verdicts; - for standard output.")=None, no_progress:Quiet=False,
 ):
-    "Check models against the budgets in a file."
+    "Check models against the budgets in a file. A budget limits FLOPs, parameters, memory or time."
     if model is not None and not init: usage_error(f"{model!r}: a model is for --init alone", "MODEL")
     document, update = _begun(budgets, model) if init else _document(budgets), update or init
     try:

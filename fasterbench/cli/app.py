@@ -67,9 +67,11 @@ class App(typer.Typer):
         def registered(verb): register(_with_debug(verb)); return verb
         return registered
 
-app = App(help="Per-layer roofline of PyTorch models: FLOPs, bytes, time, and how close each layer comes to "
-               "the machine's limits.\n\n"
-               "Exit codes: 0 success, 1 failure or unreadable input, 2 bad arguments or no file; `check` has its own.",
+app = App(help="Show where the time of a PyTorch model goes, layer by layer, and how close each layer comes to the "
+               "roofs, which are the limits of a device: compute rate and memory bandwidth.",
+          epilog=examples("roofline torchvision:resnet18", 'predict torchvision:resnet18 --on "NVIDIA H100 80GB HBM3"',
+                          codes="0 success, 1 failure or unreadable input, 2 bad arguments or a missing file; `check` "
+                                "and `sol` list their own"),
           no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False, rich_markup_mode=None)
 
 # %% ../../nbs/cli/app.ipynb #2a42577a
@@ -299,20 +301,21 @@ def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 
 _forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION, a function that returns a module, or "
-          "(module, sample)")
+          "(module, input)")
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
                 metavar="DEVICE")
 Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
 Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
-Length = whole("Set the sequence length in tokens.  [default: 128]")
+Length = whole("Set the sequence length of a language model in tokens.  [default: 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
 Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Group rows by this; auto groups repeated blocks if the table is long.",
+Group = words("Group rows by repeated block, module type, kind of work, or layer (kernels of --compile); auto: by block "
+              "if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
-Depth = whole("Show N levels of the module tree.")
+Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.")
 Report = output("Write the report; - for standard output.")
 Saving = output("Write the result; - for standard output.")
 Rows = output("Write the rows; - for standard output.")
@@ -320,7 +323,8 @@ Loss = option("Compute the loss from the output with this function, such as loss
 KernelFile = output("Write the list of the compiled model's kernels (with --compile), for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
-Saved = Annotated[str, typer.Argument(help="A result written by `roofline --json`.", metavar="FILE")]
+Saved = Annotated[str, typer.Argument(metavar="FILE",
+                                      help="A result that `--json` of roofline, run, predict, trace or ncu wrote.")]
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json

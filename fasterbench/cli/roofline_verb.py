@@ -90,7 +90,8 @@ def peaks(device:Device=None, dtype:option("Measure the compute roof of float32,
                              "roofline my_model.py:make --batch 1,8,32 --html sizes.html"))
 def roofline(
     model:Model, device:Device=None, dtype:Dtype=None, input:Shape=None,
-    batch:option("Set the batch size, or several: 1,8,32.  [default: 1]", metavar="N,N,…")=None,
+    batch:option("Set the batch size, or several: 1,8,32.  [default: that of the sample, else 1]",
+                 metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations.  [default: until the times are stable]")=None,
     backward:switch("Profile training steps; without --loss, the loss is the sum of the output.", "--backward")=False,
@@ -100,12 +101,13 @@ def roofline(
     compiled:switch("Run torch.compile first; each row is then a kernel.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
-    network:switch("First measure the network between the ranks (under torchrun).", "--network")=False,
+    network:switch("First measure the network between the ranks, the roof of collectives (under torchrun).",
+                   "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:output("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
+    html:output("Write the report here.  [default: NAME.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
-    "Profile a model, print its slowest layers and write the report. Under torchrun, profile all ranks."
+    "Profile a model, print its slowest layers and write a report. Under torchrun, profile all ranks."
     sizes = [None] if batch is None else batch_sizes(batch)
     _check_roofline(sizes, network, compiled, kernels)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),

@@ -21,7 +21,7 @@ from .series import Series, most_on_a_page, series_of
 from .verdicts import Bar, Change
 from ..core import features
 from ..core.features import is_there
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.headline import model_name
 from ..views.result import Result
 from ..views.view import Sheet, check_top, more_rows, printable

@@ -18,7 +18,7 @@ from ..roofs.point import RooflinePoint
 from ..roofs.row import totals
 from ..timing.certainty import ratio_factor
 from ..timing.machine_load import load_caveats
-from ..views.fields import Field, fields
+from ..views.columns import Field, fields
 from ..views.result import Result
 
 # %% ../../nbs/comparing/pairs.ipynb #2e98ceb8

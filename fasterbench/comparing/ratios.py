@@ -8,7 +8,7 @@ __all__ = ['change_text', 'log_width', 'shared_deviation', 'ratio_of']
 # %% ../../nbs/comparing/ratios.ipynb #4ab6fae3
 from ..roofs.point import RooflinePoint
 from ..timing.certainty import half_width, ratio_factor
-from ..views.fields import ratio_text
+from ..views.columns import ratio_text
 from ..views.result import Result
 
 # %% ../../nbs/comparing/ratios.ipynb #rat10s01

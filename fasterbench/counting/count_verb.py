@@ -13,10 +13,10 @@ from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, exam
 from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core.units import calls_text, format_count, format_si, total
 from ..core.dtypes import dtype_name
-from ..views.fields import as_fields
+from ..views.columns import as_fields
 from ..views.headline import short_name
 from ..views.origin import describe_sample, sample_text
-from ..views.view import Sheet, Table, View
+from ..views.view import Sheet, Table, View, left_columns
 
 # %% ../../nbs/counting/count_verb.ipynb #464ce814
 _fields = as_fields("""
@@ -128,17 +128,20 @@ class Counts(View):
         held = self.memory.line + (f" · {self.memory.share_of(self.room)} ({self.device})" if self.room else "")
         return [text, held, *self.fits, *self.stored, *([f"no FLOP rule for {unknown}"] if unknown else [])]
 
-    def _table(self):
+    leave = "share", "output"
+
+    def _table(self, without=()):
         near = folded([r for r in self.rows if r["depth"] <= self.depth])
         memory = ["peak_bytes"] + ["saved_bytes"] * any(r["saved_bytes"] for r in self.rows)
         held = ["parameters"] + ["trainable"] * any(r["trainable"] < r["parameters"] for r in self.rows)
-        shown = [_fields[k] for k in ("name", "type", "output", *held, "flops", "share", "bytes_moved", *memory)]
+        keys = "name", "type", "output", *held, "flops", "share", "bytes_moved", *memory
+        shown = [_fields[k] for k in keys if k not in without]
         def last(r): return r["name"].rpartition(".")[2] or "(model)"
         def name(r): return "  " * r["depth"] + last(r) + (f" ×{r['count']}" if r["count"] > 1 else "")
         cells = [[name(r), *(_count_cell(r, f) for f in shown[1:])] for r in near]
         deeper = sum(r["depth"] > self.depth for r in self.rows)
         left_out = [f"… and {deeper} modules deeper than {self.depth}; --depth N shows more"] if deeper else []
-        return Table([[f.heading for f in shown], *cells], {0, 1, 2}, self.lines, left_out)
+        return Table([[f.heading for f in shown], *cells], left_columns(shown), self.lines, left_out)
 
     def _sheet(self): return Sheet(_fields, self.rows)
 
@@ -168,7 +171,7 @@ class StepCounts(Counts):
                              "count transformers:config.json --backward --optimizer AdamW"))
 def count(
     model:Model, dtype:Dtype=None, input:Shape=None,
-    batch:whole("Set the batch size.  [default: 1]")=None, seq:Length=None,
+    batch:whole("Set the batch size.  [default: that of the sample, else 1]")=None, seq:Length=None,
     backward:switch("Count a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
     loss:Loss=None,
     optimizer:option("Also count the step of this torch.optim optimizer.", metavar="NAME")=None,
@@ -179,7 +182,7 @@ def count(
     json:output("Write all modules; - for standard output.")=None,
     csv:output("Write all modules; - for standard output.")=None,
 ):
-    "Count FLOPs, bytes, parameters and memory of a model. No kernel runs, and nothing is timed."
+    "Count FLOPs, bytes, parameters and memory of a model. The model does not run."
     from fasterbench.core.arguments import as_dtype
     from fasterbench.cli.loading import in_the_model
     from fasterbench.roofs.datasheet import as_peaks, target_of

@@ -7,7 +7,7 @@ __all__ = ['batch_that_fits', 'memory_tab', 'memories_tab']
 
 # %% ../../nbs/memory/door.ipynb #md000004
 from .timeline import MemoryView, memory_chart
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.view import Sheet
 
 def batch_that_fits(model, sample, room, **how):

@@ -9,7 +9,7 @@ __all__ = []
 from itertools import groupby
 
 from ..core.units import format_si
-from ..views.fields import as_fields
+from ..views.columns import as_fields
 from ..views.plot import canvas, dress, grid, shown
 from ..views.roof_lines import ink
 from ..views.view import LongView, Sheet, Table, check_top, more_rows

@@ -19,7 +19,7 @@ from ..engine.step import Forward
 from ..timing.kernels import marked_runs
 from ..timing.profiler import Record, can_record
 from ..timing.certainty import Samples
-from ..timing.timestamps import ModuleTimes, Waits, enter, switch
+from ..timing.modules import ModuleTimes, Waits, enter, switch
 
 # %% ../../nbs/network/collective_waits.ipynb #e103b64b
 def _merged_intervals(spans):

@@ -12,7 +12,7 @@ from statistics import median
 from fastcore.basics import groupby
 
 from ..roofs.network import Collective
-from ..views.fields import brief
+from ..views.columns import brief
 from ..views.view import Table
 
 # %% ../../nbs/network/collectives_view.ipynb #31e8b818

@@ -12,7 +12,7 @@ from html import escape
 
 from ..core.units import format_si
 from ..roofs.network import NetworkPeaks, not_measured, where_measured
-from ..views.fields import as_fields
+from ..views.columns import as_fields
 from ..views.page import pairs_of
 from ..views.peaks_page import drawn_by_kind
 from ..views.plot import canvas, dress, hues, log_axis

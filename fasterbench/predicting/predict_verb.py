@@ -15,7 +15,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.headline import is_device_alone, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View
@@ -129,10 +129,14 @@ def predict_verb(
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
-    batch:option("Set the batch size, or several: 1,8,64.  [default: 1]", metavar="N,N,…")=None,
+    batch:option("Set the batch size, or several: 1,8,64.  [default: that of the sample, else 1]",
+                 metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Predict a model's limit and expected time on another device."
+    """Predict the time of a model on a device that is not here.
+
+    The limit is the least time that the roofs of the device allow; the expected time, with an interval, also rests on
+    published measurements of kernels."""
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype
@@ -152,8 +156,9 @@ def predict_verb(
             if not fit and (not backward or gpus > 1) or size != sizes[0]: more = []
             else:
                 most, line = fit_found(net, sample, found.peaks, known=found.memory, target=target, **step)
-                more = [line]
-                if backward and most is not None: found.environment["step"]["largest_batch"] = most
+                known = backward and most is not None                   # which the headline of a step says
+                if known: found.environment["step"]["largest_batch"] = most
+                more = [] if known else [line]
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
         return replace(found, call=found.call | named, notes=[*found.notes, *more])
     sizes = [_of_each(size, gpus) for size in sizes]

@@ -9,13 +9,14 @@ __all__ = []
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-if TYPE_CHECKING: from fasterbench.profiling.layers import LayerProfiler as LayerProfiler, units as units
+if TYPE_CHECKING:
+    from fasterbench.profiling.layer_profiler import LayerProfiler as LayerProfiler, units as units
 
 needs, public = (), {}
 
 def __getattr__(
-    name:str, # Of `layers`
+    name:str, # Of `layer_profiler`
 ):
-    "Import what `layers` has."
+    "Import what `layer_profiler` has."
     if name not in ("LayerProfiler", "units"): raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module("fasterbench.profiling.layers"), name)
+    return getattr(import_module("fasterbench.profiling.layer_profiler"), name)

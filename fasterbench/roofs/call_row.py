@@ -34,7 +34,7 @@ def network_fields(sent, network:NetworkPeaks|None)->dict:
     return found | dict(network_s=roof.time_of(sent.nbytes), network_spread=roof.spread)
 
 # %% ../../nbs/roofs/call_row.ipynb #31190314
-out_of_place, fixed = "out of place", "fixed cost of operators"
+out_of_place, fixed = "out-of-place operators", "fixed cost of operators"
 
 def _is_out_of_place(call):
     "Tell if a call streams, and writes to memory that it does not read."

@@ -46,19 +46,20 @@ class RooflinePoint(Row):
     dtype: str = of_row("dtype", "", adds=alike_or("mixed"))
     network_s: Number|None = of_row("network_s", 0.0)
     arithmetic_intensity: Number|None = follows("arithmetic intensity: FLOPs per byte", "FLOP/B", unit="FLOP/B",
-                                                format="fixed")
+                                                format="fixed", after="eager_bytes")
     achieved_gflops: Number|None = follows("FLOPs ÷ time", "FLOP rate", unit="GFLOP/s", format="fixed",
                                            short="GFLOP/s")
     bound: Bound = follows("roof that the row would meet first: compute, pointwise, memory, network, or its launch",
-                           "bound")
+                           "bound", after="wire_bytes")
+    memory_level: str = named("memory level", "memory level whose traffic takes longest", adds=None)
     utilization_pct: Number|None = follows("time at the roof ÷ time", "utilization", unit="%", format="percent",
                                            short="util%")
-    share: Number|None = quantity("share", "", "share of the time of all rows", 0.0, format="share")
-    memory_level: str = named("memory level", "memory level whose traffic takes longest", adds=None)
+    share: Number|None = quantity("share", "", "share of the time of all rows", 0.0, format="share",
+                                   after="time_iqr_s")
     above_roof: bool = mark("faster than its roof, by more than the spread of the row's time and of the roof",
-                            "exceeds the roof", format="flag")
+                            "exceeds the roof", format="flag", after="launch_s")
     source: str = named("source", "source of FLOPs and bytes: counted, predicted or hardware counters", "counted",
-                        common_source)
+                        common_source, after="disturbed")
     shares: Parts = quantities("of the program: what bounds it, and its share of the time", None, None)
     interval_s: tuple[Number, ...] = quantities("of a prediction: p10 and p90 of the time, or the ends of a range, s",
                                                 sum_of_intervals)
@@ -96,7 +97,7 @@ class RooflinePoint(Row):
         return self.uncertain and self.source == "predicted"
     @property
     def latency(self)->bool:
-        "True if the row is so far below its roof that latency limits it, and not the roof."
+        "True if the row is so far below its roof that it is called latency-bound."
         bounded = self.bound in ("compute", "pointwise", "memory") and self.utilization_pct is not None
         return bounded and self.utilization_pct < 100 * far_below
     @property

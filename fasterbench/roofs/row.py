@@ -120,6 +120,7 @@ def declared(
     short:str="",    # Title in the terminal; "": the title
     saved=True,      # Whether files hold it, and equal rows agree in it
     needed=False,    # Whether a file without it is damaged
+    after="",        # Field whose column its own follows; "": the one declared before it
     least=0,         # Of an amount
     at_most=(),      # Fields that it cannot exceed
     of="",           # Of a list: the field that it sums to
@@ -150,41 +151,44 @@ class Row:
     name: str = named("name", "path of the module in the model", needed=True)
     type: str = named("type", "class of the module, or kind of kernel", needed=True)
     flops: Number|None = counted("FLOPs", "FLOP", "floating-point operations, 2 per multiply-accumulate", 0,
-                                needed=True)
+                                needed=True, after="time_iqr_s")
     bytes_moved: Number|None = counted("bytes", "B", "inputs, weights and outputs of the row, each counted once", 0,
-                                    needed=True)
-    time_s: Number|None = quantity("time", "s", "self time per step, without submodules", 0.0, needed=True)
+                                    needed=True, after="dense_flops")
+    time_s: Number|None = quantity("time", "s", "self time per step, without submodules", 0.0, needed=True,
+                                   after="calls")
     bytes_by_level: Sequence = quantities("bytes that each level of memory serves, nearest first; empty: main memory "
                                           "all", sum_by_level, of="bytes_moved")
-    calls: Number = quantity("calls", "", "calls per forward or step", 1, format="count", least=1)
+    phase: Phase = named("phase", "phase of a training step: forward, recompute, backward or update",
+                         after="type")
     operator: str = named("operator", "PyTorch operator, for rows of operators")
-    phase: Phase = named("phase", "phase of a training step: forward, recompute, backward or update")
     category: str|Mapping[str, float] = named("category", "kind of work: convolution, matmul, pointwise, …",
                                               adds=by_weight, part=scaled)
     dtype: str|Mapping[str, float] = named("precision", "dtype of most of the work", adds=by_weight, part=scaled)
+    calls: Number = quantity("calls", "", "calls per forward or step", 1, format="count", least=1)
+    time_iqr_s: Number|None = quantity("IQR", "s", "interquartile range of the time over the steps; unknown for "
+                                       "a single step", short="±", after="time_s")
     contraction_flops: Number|None = counted("contraction FLOPs", "FLOP",
                                           "FLOPs of convolutions, matrix products and attention",
-                                          at_most=("flops", "dense_flops"))
+                                          at_most=("flops", "dense_flops"), after="flops")
     dense_flops: Number|None = counted("dense FLOPs", "FLOP",
                                     "contraction FLOPs, including masked query–key pairs of attention")
     eager_bytes: Number|None = counted("bytes of operators", "B",
-                                    "bytes summed over operators, including intermediate results", of_layers=True)
-    compute_s: Number|None = quantity("", "s", "minimum time of the FLOPs at their ceilings; unknown: at the peak",
-                                    saved=False)
-    launch_s: Number|None = quantity("fixed cost", "s", "minimum time to launch its operators, measured with "
-                                     "one-element tensors", adds=sum_of_known)
-    explained: Parts = quantities("kind of work, and what its ceiling adds to the time at the roof, s")
+                                    "bytes summed over operators, including intermediate results", of_layers=True,
+                                    after="bytes_moved")
     wire_bytes: Number|None = quantity("bytes on the wire", "B", "bytes that this process sends to others", 0,
                                      format="amount", short="wire")
     sends: Parts = quantities("collective, as `all_reduce over 8`, and its bytes on the wire", of="wire_bytes")
+    roof_time_s: Number|None = quantity("time at the roof", "s", "minimum time at the roofs")
+    compute_s: Number|None = quantity("", "s", "minimum time of the FLOPs at their ceilings; unknown: at the peak",
+                                    saved=False)
+    explained: Parts = quantities("kind of work, and what its ceiling adds to the time at the roof, s")
     network_s: Number|None = quantity("network time", "s", "minimum time to send its bytes at the roofs of the network",
                                     adds=sum_of_sending)
     network_spread: float = declared(0.0, "spread of the roof of the network", greatest, saved=False)
     waits_elsewhere: bool = mark("the time of what it sends is part of another row and does not bound this one",
                                  saved=False)
-    roof_time_s: Number|None = quantity("time at the roof", "s", "minimum time at the roofs")
-    time_iqr_s: Number|None = quantity("IQR", "s", "interquartile range of the time over the steps; unknown for "
-                                       "a single step", short="±")
+    launch_s: Number|None = quantity("fixed cost", "s", "minimum time to launch its operators, measured with "
+                                     "one-element tensors", adds=sum_of_known)
     at_least: bool = mark("its work is a part that is known", saved=False)
     uncertain: bool = mark("row too short for the clock", "uncertain", format="flag")
     disturbed: bool = mark("times vary by more than 25 %, or other processes used the CPU", "steady", format="mark")

@@ -74,8 +74,10 @@ def _list_violations(p):
 def _rate_violations(p):
     "Say which rates of a row do not follow from its amounts and its time."
     follows = None if p.roof_time_s is None else utilization(p.roof_time_s, p.time_s)
-    if _far(p.utilization_pct, follows):
-        yield f"utilization_pct is {p.utilization_pct:g}, with roof_time_s {p.roof_time_s} and time_s {p.time_s:g}"
+    missing = p.utilization_pct is None and follows is not None and p.bound not in ("none", "undefined")
+    if missing or _far(p.utilization_pct, follows):
+        percent = "unknown" if missing else f"{p.utilization_pct:g}"
+        yield f"utilization_pct is {percent}, with roof_time_s {p.roof_time_s} and time_s {p.time_s:g}"
     for k, expected in rates(p).items():
         if _far(getattr(p, k), expected): yield f"{k} is {getattr(p, k):g}, and follows as {expected}"
     if not 0 <= (p.share or 0) <= 1 + 1e-6: yield f"share is {p.share:g}; it is part of a whole"

@@ -20,7 +20,7 @@ from ..roofs.datasheet import at_printed_clock
 from ..roofs.point import RooflinePoint
 from ..roofs.division import apart
 from ..roofs.row import totals
-from ..views.fields import Field, as_fields
+from ..views.columns import Field, as_fields
 from ..views.headline import machine, roofs_text
 from ..views.plot import bounds, canvas, dress, grid
 from ..views.result import Result

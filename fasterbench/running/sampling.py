@@ -30,7 +30,7 @@ from ..timing.kernels import KernelTimes, Marks, idle_times
 from ..timing.machine_load import LoadMeter
 from ..timing.operators import compiled_part
 from ..timing.certainty import Samples
-from ..timing.timestamps import ModuleTimes, TimestampCost
+from ..timing.modules import ModuleTimes, TimestampCost
 from ..views.origin import describe_sample, describe_settings
 
 # %% ../../nbs/running/sampling.ipynb #sm000011

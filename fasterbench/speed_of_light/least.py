@@ -13,8 +13,9 @@ from functools import cache
 import torch
 
 from ..core.dtypes import dtype_name
-from .elements import some_of, union
-from .needed import as_batch, axes_among, changes_of, factors_of, in_memory_of, needed_of
+from .element_sets import some_of, union
+from .needed_elements import (as_batch, axes_among, changes_of, factors_of, in_memory_of,
+                                                     needed_of)
 from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
                                                product_flops)
 from .recording import ProgramGraph, Value

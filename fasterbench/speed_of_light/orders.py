@@ -12,8 +12,8 @@ from itertools import combinations
 
 import torch
 
-from .elements import Elements, along, true_cells
-from .needed import axes_among, factors_of, taps_of
+from .element_sets import Elements, along, true_cells
+from .needed_elements import axes_among, factors_of, taps_of
 from .recording import Node, Value
 from .structure import argument, views_of
 

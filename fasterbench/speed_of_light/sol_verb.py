@@ -20,7 +20,7 @@ from ..cli.app import (Report, Rows, Saving, Top, app, examples, option, show, s
                                  usage_error, whole)
 from ..core.progress import progress_bar
 from ..core.units import format_si
-from ..views.fields import Field
+from ..views.columns import Field
 from ..views.view import LongView, Sheet, more_rows
 
 # %% ../../nbs/speed_of_light/sol_verb.ipynb #9d6462ff
@@ -213,25 +213,27 @@ def _bounds_of(found, jobs, **how):
 
 @app.command(epilog=examples('sol level1/ --on "NVIDIA H100 80GB HBM3" --times baseline.json --rtol 1e-2',
                              "sol kernels.py:attention --on MI350X",
-                             codes="1 if a time is impossible, 2 for bad arguments"))
+                             codes="0 success, 1 an impossible time or a failure, 2 bad arguments or a missing file"))
 def sol(
     problems:Annotated[list[str], typer.Argument(
         help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION, or a folder of these.",
         metavar="PROBLEM")],
-    on:option("Bound the time on this device: a name of the table, or a `peaks --json` file.", metavar="DEVICE",
-              parser=target_device, kind=str),
-    times:option("Judge these times: KernelBench's JSON, a CSV of names and seconds, or JSON of this command.")=None,
-    rtol:option("Use this relative tolerance in place of that of the problems.", metavar="RTOL",
+    on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
+              metavar="DEVICE|FILE", parser=target_device, kind=str),
+    times:option("Find times below that here: JSON of KernelBench or sol, or a CSV of names and seconds.")=None,
+    rtol:option("Allow results this far off, relative, so in lower precision.  [default: that of each problem]", metavar="RTOL",
                 kind=Optional[float],
                 parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
-    cold:switch("Assume that no cache holds the inputs when a call begins.", "--cold")=False,
-    cleared:switch("Assume that writing to a buffer cleared the caches before each call.", "--cleared")=False,
-    jobs:whole("Count N problems at once.", kind=int)=1,
-    limit:option("Stop counting a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
+    cold:switch("Assume that each call reads its inputs from main memory.  [default: a cache may hold them]",
+                "--cold")=False,
+    cleared:switch("As --cold, and assume that each call writes its results to main memory, as caches are cleared by "
+                   "writing.", "--cleared")=False,
+    jobs:whole("Work on N problems at once.", kind=int)=1,
+    limit:option("Give up a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Bound the time of a function on a device, however it is written."
+    "Compute a time that no implementation of a function can beat."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

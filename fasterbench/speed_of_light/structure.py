@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 import torch
 
-from .elements import (Elements, compact, most_cells, nothing_of, some_of, union, viewed,
-                                                 within, without)
+from .element_sets import (Elements, compact, most_cells, nothing_of, some_of, union, viewed,
+                                                      within, without)
 from .recording import Node, ProgramGraph, Value
 from ..work.dispatch import is_view
 

@@ -17,7 +17,7 @@ from time import perf_counter
 import torch
 
 from .profiler import Record, mark, session
-from .timestamps import (CpuTimestamps, ModuleTimes, StepTimestamps, Timestamp, TimestampCost, Waits,
+from .modules import (CpuTimestamps, ModuleTimes, StepTimestamps, Timestamp, TimestampCost, Waits,
                                            enter, switch)
 from .certainty import Samples
 from .stopping import StoppingRule, warm_up

@@ -6,5 +6,5 @@
 __all__ = []
 
 # %% ../../nbs/traces/door.ipynb #7387e855
-from .idle_card import idle_facts
+from .idle_time import idle_facts
 from .matching import with_names_of_first

@@ -6,13 +6,12 @@
 __all__ = ['near', 'far', 'Reading', 'Neighbours']
 
 # %% ../../nbs/traces/trace_join.ipynb #ebfe719e
-import json, math, re
+import json, re
 from bisect import bisect_right
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 from functools import cached_property
-from itertools import takewhile
 from typing import NamedTuple
 
 import torch
@@ -507,7 +506,9 @@ def window(trace):
     covered = steps + trace.activities
     return min(r.start for r in covered), max(r.end for r in covered)
 
-def _activities_of(trace, device): return [i for i, d in enumerate(trace.devices) if d == device]
+def activities_of(trace, device)->list[int]:
+    "Return the places of the activities of a device."
+    return [i for i, d in enumerate(trace.devices) if d == device]
 
 def attributed(
     trace:TraceFile,
@@ -516,7 +517,7 @@ def attributed(
     "Return the seconds of each activity, and per device where the time went."
     seconds, spent, (begin, end) = [0.0] * len(found), [], window(trace)
     for device in sorted(set(trace.devices), key=str):
-        own = _activities_of(trace, device)
+        own = activities_of(trace, device)
         shares = exclusive_seconds([(trace.activities[i].start, trace.activities[i].end, _order.get(found[i].part, 0))
                                     for i in own])
         sums = Counter()
@@ -528,60 +529,3 @@ def attributed(
         sums[parts["idle"]] = max(end - begin - sum(sums.values()), 0.0)
         spent.append(Breakdown(None, end - begin, dict(sums.most_common()), trace.source, linked))
     return seconds, spent
-
-# %% ../../nbs/traces/trace_join.ipynb #e2b2bab9
-causes = dict(launch="waiting for the CPU", data="waiting for the data loader", synchronized="after a synchronization",
-              other="queued behind other work", unknown="unknown", end="before the first or after the last kernel")
-_waits_for_device = re.compile(r"Synchronize|Memcpy(?!\w*Async)")         # cudaStreamSynchronize, hipMemcpyWithStream
-_fetches_data = "enumerate(DataLoader)"
-
-def _spans_by_thread(records):
-    "Return begin and end of records, by thread and in order of time."
-    return {thread: sorted((r.start, r.end) for r in of) for thread, of in groupby(records, "thread").items()}
-
-def _fetching_s(spans, begin, end):
-    "Return how long data was fetched between two times."
-    first = max(bisect_right(spans, (begin, math.inf)) - 1, 0)
-    inside = takewhile(lambda span: span[0] < end, spans[first:])
-    return sum(max(min(b, end) - max(a, begin), 0.0) for a, b in inside)
-
-def _ran_dry(waits, last, at):
-    "Tell if a thread waited for the device until its last work was done at `last`, and launched more at `at`."
-    i = bisect_right(waits, (last, math.inf)) - 1
-    return i >= 0 and last <= waits[i][1] <= at
-
-class _Gaps:
-    "The causes that keep a device waiting until the next launch."
-    def __init__(self, trace):
-        self.launches = {r.id: r for r in trace.launches if r.id >= 0}
-        self.waits = _spans_by_thread(r for r in trace.launches if _waits_for_device.search(r.name))
-        loads = [r for r in (*trace.operators, *trace.annotations) if r.name.startswith(_fetches_data)]
-        self.loads = _spans_by_thread(loads)
-
-    def seconds(self, last, activity):
-        "Return the seconds from `last` to an activity, by cause."
-        launch, gap = self.launches.get(activity.id), activity.start - last
-        if launch is None: return dict(unknown=gap)
-        if launch.start < last: return dict(other=gap)
-        until = min(launch.start, activity.start)
-        data = max((_fetching_s(spans, last, until) for spans in self.loads.values()), default=0.0)
-        cause = "synchronized" if _ran_dry(self.waits.get(launch.thread, []), last, launch.start) else "launch"
-        return {"data": data, cause: gap - data}
-
-def idle_before(
-    trace:TraceFile,
-    found:list,       # What `places` found
-)->Counter:
-    "Return the seconds in which a device ran nothing, by the module whose kernel came next, and by cause."
-    spent, (begin, end), gaps = Counter(), window(trace), _Gaps(trace)
-    for device in set(trace.devices):
-        last = None
-        for i in sorted(_activities_of(trace, device), key=lambda i: trace.activities[i].start):
-            a = trace.activities[i]
-            if last is None: spent["", causes["end"]] += a.start - begin
-            elif a.start > last:
-                module = "(communication)" if found[i].part == parts["communication"] else found[i].module
-                for cause, seconds in gaps.seconds(last, a).items(): spent[module, causes[cause]] += seconds
-            last = a.end if last is None else max(last, a.end)
-        spent["", causes["end"]] += end - last
-    return +spent

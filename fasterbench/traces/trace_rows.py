@@ -19,9 +19,10 @@ from ..core.dtypes import dtype_name, itemsize
 from .collectives import transfers
 from .contradictions import can_move, consistent, too_fast
 from .captures import known_kernels, with_captures, with_replayed_kernels, with_known_kernels
+from .idle_time import idle_before
 from .trace_file import TraceFile, read_file, snippet, sources
-from .trace_join import (Reading, attributed, calls_of, counted, idle_before,
-                                            own_activities, parts, placed_beside, visited, window)
+from .trace_join import (Reading, attributed, calls_of, counted, own_activities, parts,
+                                           placed_beside, visited, window)
 from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.call_row import flops_time

@@ -18,7 +18,7 @@ from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
-from .fields import brief
+from .columns import brief
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
 
@@ -96,7 +96,7 @@ def time_doubt(timing)->str:
     why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
-def _half(fraction): return f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
+def _half(fraction): return "±>99 %" if fraction > 0.995 else f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
 def _rate_text(result):
     "Return the FLOP rate of the model, or a lower bound of its FLOPs."
@@ -123,11 +123,11 @@ def _of_one_run(d):
     "Return a division of a run in which the rows were timed too: what no row has is between them."
     return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
 
-def _with_causes(d, result):
-    "Return a division with what its idle time waited for; gaps of several devices are brought to their mean."
-    sums, idle = totals((i.cause, i.seconds) for i in result.idle), sum(s for name, s in d.apart if name == "(idle)")
-    longest = sorted(sums.items(), key=lambda pair: -pair[1])
-    return replace(d, causes=tuple((cause, idle * s / sum(sums.values())) for cause, s in longest))
+def _with_causes(d, waited):
+    "Return a division with what its idle time `waited` for; gaps of several devices are brought to their mean."
+    idle, total = sum(s for name, s in d.apart if name == "(idle)"), sum(waited.values())
+    longest = sorted(waited.items(), key=lambda pair: -pair[1])
+    return replace(d, causes=tuple((cause, idle * s / total) for cause, s in longest))
 
 def _launching(d):
     "Return the division of a prediction: what is in no layer waits for the CPU to launch the next one."
@@ -137,12 +137,14 @@ def _launching(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, points = result.timing, _time_rows(result)
-    if t is None:
-        d = _of_one_run(division(points, result.program.time_s if result.program else None))
-        return _launching(d) if _is_predicted(result) else _with_causes(d, result)
-    in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
-    return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
+    t, points, waited = result.timing, _time_rows(result), totals((i.cause, i.seconds) for i in result.idle)
+    end, overhead = result.program and result.program.time_s, 0.0
+    if t is not None:
+        in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
+        end, overhead = t.end_to_end_s, max(t.overhead_s - in_rows, 0.0)
+    d = division(points, end, overhead)
+    if t is not None: return d
+    return _launching(_of_one_run(d)) if _is_predicted(result) else _with_causes(_of_one_run(d), waited)
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def highest_clock(peaks)->str:
@@ -229,7 +231,7 @@ def equation(d:Division, unknown:str="with unknown FLOPs")->str:
         share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
         return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
-    remarks = {"lost below the roof": _remark("explained: ", d.explained, text, d.end_to_end_s),
+    remarks = {"lost below the roof": _remark("of which ", d.explained, text, d.end_to_end_s),
                "idle": _remark("", d.causes, text, d.end_to_end_s)}
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
@@ -250,7 +252,9 @@ def step_answer(result)->list[str]:
     if not step: return []
     room, most = result.room, step.get("largest_batch")
     told = []
-    if "per_s" in step: told = [f"expected {format_si(p.time_s, 's')}", f"{brief(step['per_s'])} {step['unit']}/s"]
+    alone = " (device time only)" if is_device_alone(result) else ""
+    if "per_s" in step:
+        told = [f"expected {format_si(p.time_s, 's')}{alone}", f"{brief(step['per_s'])} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
@@ -329,7 +333,7 @@ def roof_caveats(peaks)->str:
 
 def caveats(result)->str:
     "Return the caveats on operators and roofs in one line; empty without caveats. That on the total is in its line."
-    return doubt_line(caveat_parts(result, total=False))
+    return doubt_line(caveat_parts(result))
 
 def doubt_line(parts:list[str])->str:
     "Join caveats, each kind under its word."
@@ -337,11 +341,10 @@ def doubt_line(parts:list[str])->str:
     return "; ".join(": ".join(filter(None, [word, ", ".join(filter(None, (text for *_, text in found)))]))
                      for word, found in kinds.items())
 
-def caveat_parts(result, total:bool=True)->list[str]:
-    "List the caveats on the total, unless it is left out, on operators and on roofs."
+def caveat_parts(result)->list[str]:
+    "List the caveats on operators and on roofs."
     t = result.timing
-    parts = [time_doubt(t)] if total and time_doubt(t) else []
-    if t and t.ops_take_longer: parts.append(f"{unsteady}: {operators_apart(t)}")
+    parts = [f"{unsteady}: {operators_apart(t)}"] if t and t.ops_take_longer else []
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append(f"{unsteady}: roofs {', '.join(roofs)}")

@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.files import without_folders
-from .fields import Field
+from .columns import Field
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
 def column(field:Field, visible:bool=True)->dict:

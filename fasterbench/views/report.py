@@ -17,7 +17,7 @@ from ..core.features import is_there
 from ..core.units import format_si
 from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.row import declarations
-from .fields import fields_of
+from .columns import fields_of
 from .fold import fold
 from .headline import divided, headline, is_split, model_name, terms, unknown_label
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories

@@ -17,7 +17,7 @@ from fastcore.basics import groupby
 
 from ..core.files import write_whole
 from ..core.streams import print_text
-from .fields import Field
+from .columns import Field
 from .page import cells, column, figure, filled, finite, page, unbroken
 
 if TYPE_CHECKING:
@@ -164,6 +164,8 @@ def _column_parts(wide, first, width):
         used += 1 + w
     return parts
 
+def _widths(rows): return [max(map(len, column)) for column in zip(*rows)]
+
 class Table(NamedTuple):
     "Texts in rows and columns, and the lines around them."
     rows: list[list[str]]   # The titles first
@@ -178,24 +180,31 @@ class Table(NamedTuple):
 
         Where it is too wide, names keep what differs; where that is not enough, the last columns come below."""
         width = width or terminal_width()
-        def widths(rows): return [max(map(len, column)) for column in zip(*rows)]
-        rows, wide, names = self.rows, widths(self.rows), 2 if {0, 1} <= self.left else 0    # the columns that give way
-        if len(rows) > 1 and min(sum(wide[:names]), 20) + sum(wide[names:]) + len(wide) - 1 > width:
-            rows = _stacked(rows)
-            wide = widths(rows)
+        rows, names = self.rows, self._giving_way
+        if len(rows) > 1 and self._least_width(rows) > width: rows = _stacked(rows)
+        wide = _widths(rows)
         gap = 2 if sum(wide) + 2 * (len(wide) - 1) <= width else 1
         room = max(width - sum(wide[2:]) - gap * (len(wide) - 1), 20)
         rows = narrowed(rows, room) if names else rows
-        wide = widths(rows)
+        wide = _widths(rows)
         above = [*wrap_lines(map(printable, self.above), width), ""] if self.above else []
         fits = sum(wide) + gap * (len(wide) - 1) <= max(width, 80 if names else 0)
         lines = text_table(rows, self.left, gap) if fits else _in_parts(rows, self.left, width)
         return "\n".join([*above, *lines, *wrap_lines(self.below, width)])
 
-    def fits(self)->bool:
-        "Tell if the columns fit in the width of the terminal."
-        rows = _stacked(self.rows)
-        return sum(max(map(len, column)) for column in zip(*rows)) + len(rows[0]) - 1 <= terminal_width()
+    def fits(self,
+        width:int|None=None, # Columns; None: those of the terminal
+    )->bool:
+        "Tell if the columns fit in the width."
+        return self._least_width(_stacked(self.rows)) <= (width or terminal_width())
+
+    @property
+    def _giving_way(self): return 2 if {0, 1} <= self.left else 0   # how many columns at the left can be narrowed
+
+    def _least_width(self, rows):
+        "Return the width of the table with `rows` if names and types are as narrow as they can be."
+        wide, names = _widths(rows), self._giving_way
+        return min(sum(wide[:names]), 20) + sum(wide[names:]) + len(wide) - 1
 
     def html(self)->str:
         "Return the table as HTML; every text is escaped."
@@ -295,8 +304,9 @@ class View:
     title = ""            # Of chart and page
     filters = {}          # Of the page: its filters, a title for each field
     file = ""             # Name of the files that the page exports; "": that of the class
+    leave = ()            # Columns that a narrow table leaves out, in this order; several that go together
 
-    def _table(self)->Table: raise NotImplementedError
+    def _table(self, without=())->Table: raise NotImplementedError
     def _sheet(self)->Sheet: raise NotImplementedError
     def _chart(self, title:str)->"Figure": raise NotImplementedError
     def _page(self)->dict: return dict(kinds=[self._sheet().tab("rows", "rows", self.plot(""))])
@@ -308,7 +318,11 @@ class View:
 
     def text(self)->str:
         "Return the rows as a table, in the width of the terminal."
-        return self._table().text()
+        table = self._table()
+        for n in range(1, len(self.leave) + 1):
+            if table.fits(): break
+            table = self._table(" ".join(self.leave[:n]).split())
+        return table.text()
 
     def summary(self)->None:
         "Print `text`."

@@ -15,14 +15,14 @@ import torch
 from torch import nn
 
 from ..core.arguments import as_call, copied, tensors_of
-from ..core.units import format_si, total
+from ..core.units import check_kind, format_si, total
 from ..engine.modules import Part, is_compiled
 from ..engine.peers import peers
 from ..engine.process import eager
 from ..engine.step import Forward, TrainingStep, check_step, preserved_run, with_gradients_if_asked
 from .communication import is_collective
 from .overlap import Covered
-from .dispatch import watching, OtherThreads, packages, script_operators
+from .dispatch import backward_of_functions, watching, OtherThreads, packages, script_operators
 from .lives import memory_of_run, resizes_told
 from .memory import Memory
 from .rules import assumptions
@@ -323,7 +323,8 @@ def trace_call(
                             for n, p in run.model.named_parameters() if n in stored.bytes}
     before = _named_before(tracer, run)
     with (eager(), torch.jit.optimized_execution(False), assumptions() as assumed, run.watched(tracer),
-          watching(tracer), others, resizes_told(tracer.memory.changed)):
+          backward_of_functions(tracer, run.training), watching(tracer), others,
+          resizes_told(tracer.memory.changed)):
         out = call()
     tracer.check_threads()
     memory_held = _memory_held(tracer, run, before)
@@ -351,8 +352,7 @@ def trace_call(
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
 def check_module(model):
     "Raise `TypeError` for what is no module, and `ValueError` for one with parameters or buffers without a shape."
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    check_kind("model", model, nn.Module, "a torch.nn.Module")
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "

@@ -10,16 +10,18 @@ import sys, threading
 from collections import Counter
 from contextlib import contextmanager
 from functools import cache, wraps
+from traceback import walk_tb
 
 import torch
 from torch.profiler import ProfilerActivity, record_function
 
 from ..core.private import (DisableTorchFunctionSubclass, DispatchKey, FakeTensor, HigherOrderOperator,
                                       OpOverload, TorchDispatchMode, _ExperimentalConfig, _TorchDispatchModeKey,
-                                      _dispatch_has_kernel_for_dispatch_key, _dispatch_key_for_device,
-                                      _get_current_dispatch_mode_stack, _get_dispatch_mode, _pop_mode,
-                                      _profiler_enabled)
+                                      _disable_current_modes, _dispatch_has_kernel_for_dispatch_key,
+                                      _dispatch_key_for_device, _get_current_dispatch_mode_stack, _get_dispatch_mode,
+                                      _pop_mode, _profiler_enabled, graph_maker_code)
 from ..engine.process import SharedSwitch, profiler_session
+from ..engine.step import NoGradient
 from ..engine.uncompiled import uncompiled
 from .doors import doors_watched
 from .rules import assume, op_name, tensors_in, values_of
@@ -74,12 +76,17 @@ _kept_whole = {"flex_attention", "flex_attention_backward"}
 
 _repeated = {"map_impl", "scan", "while_loop", "cond"}
 
+def _truth(found):
+    "Return whether a condition holds, a tensor or not; `None` where that is not known without data."
+    known = values_of(found) if isinstance(found, torch.Tensor) else found
+    if known is None: return None
+    with _disable_current_modes(): return bool(known)
+
 def _known_truth(condition):
     "Return a function that gives the truth of `condition`, where it is known without data."
     def told(*args):
         found = condition(*args)
-        known = values_of(found) if isinstance(found, torch.Tensor) else None
-        return found if known is None else bool(known)
+        return found if (known := _truth(found)) is None else known
     return told
 
 def _python_kernel(op, tensors):
@@ -119,11 +126,15 @@ def _has_memory(t):
     try: return not t.numel() or t.untyped_storage().data_ptr() != 0
     except (NotImplementedError, RuntimeError): return False
 
+def _is_trained(t): return t.requires_grad and isinstance(t, torch.nn.Parameter)
+
 class Watcher(TorchDispatchMode):
     "A dispatch mode whose `see(op, args, kwargs)` runs every operator that does something itself."
     supports_higher_order_operators = True
     fake_mode, number_seen, handing_on, at_work = None, 0, False, False
     functions = 0           # operators that call functions, which are running: what these do besides is not seen
+    called = captured = False   # whether there was one, and whether it used parameters that are none of its `operands`
+    operands = frozenset()
 
     def __enter__(self):
         self.fake_mode = _fake_mode()
@@ -144,6 +155,8 @@ class Watcher(TorchDispatchMode):
             return args[0].device if asks_device else op(*args, **kwargs)
         if _has_kernel(op.name(), "CompositeImplicitAutograd") and is_composite(op, tensors_in((args, kwargs))):
             with self: return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
+        self.captured |= self.functions > 0 and any(_is_trained(t) and id(t) not in self.operands
+                                                        for t in tensors_in((args, kwargs)))
         return self.see(op, args, kwargs)
 
     def _called(self, op, args, kwargs):
@@ -160,8 +173,7 @@ class Watcher(TorchDispatchMode):
     def _chosen(self, args):
         "Run the branch that a condition chooses; where nothing says which, the lesser one."
         condition, *branches, operands = args
-        known = values_of(condition) if isinstance(condition, torch.Tensor) else condition
-        if known is not None: return branches[not known](*operands)
+        if (known := _truth(condition)) is not None: return branches[not known](*operands)
         assume("of two branches the one with fewer FLOPs runs")
         return self.lesser(branches, operands)(*operands)
 
@@ -193,7 +205,8 @@ class Watcher(TorchDispatchMode):
         inside = [_with_mode(self, a) for a in args], {k: _with_mode(self, v) for k, v in kwargs.items()}
         has_functions = any(a is not b for a, b in zip((*args, *kwargs.values()), (*inside[0], *inside[1].values())))
         if not has_functions or op.name() in _kept_whole: return self.see(op, args, kwargs)
-        self.functions += 1
+        self.functions, self.called = self.functions + 1, True
+        self.operands |= set(map(id, tensors_in((args, kwargs))))
         try: out = self._called(op, *inside)
         finally: self.functions -= 1
         for t in tensors_in(out): self.made_aside(t)
@@ -225,6 +238,19 @@ def values_alone(op, args, out):
     return None
 
 # %% ../../nbs/work/dispatch.ipynb #112b66c6
+_no_backward = ("a training step through torch.cond, map or scan cannot be counted, as PyTorch makes their backward "
+                "only where no operator is watched; count the forward, without backward")
+
+@contextmanager
+def backward_of_functions(mode:"Watcher", training:bool):
+    "Raise `ValueError` for a step whose operators call functions of which PyTorch makes no backward under a mode."
+    try: yield
+    except (TypeError, AssertionError, NoGradient) as error:
+        making = any(frame.f_code is graph_maker_code for frame, _ in walk_tb(error.__traceback__))
+        if not making and not (mode.called and isinstance(error, NoGradient)): raise
+        raise ValueError(_no_backward) from error
+    if training and mode.captured: raise ValueError(_no_backward)
+
 @contextmanager
 def watching(mode:TorchDispatchMode):
     "Let `mode` see every operator within the context, and put PyTorch's stack of modes back."

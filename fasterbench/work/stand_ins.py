@@ -148,20 +148,26 @@ def _rolled(x, shifts, dims=()):
 # %% ../../nbs/work/stand_ins.ipynb #dtypes02
 _of_one_dtype = {}     # operator -> places of the arguments that have to be of one dtype
 for _places, _names in {(0, 1): """mm mv convolution _grouped_mm _cdist_forward grid_sampler_2d grid_sampler_3d
-                                   _euclidean_dist binary_cross_entropy native_group_norm""",
+                                   _euclidean_dist binary_cross_entropy""",
                         (0, 1, 2): """_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
-                                      addmm addmm_ addmv addmv_ addbmm addbmm_""", (1, 2): "_addmm_activation",
-                        (0, 2): "index_put index_put_ _index_put_impl_ native_layer_norm",
-                        (0, 3): "index_add index_add_"}.items():
+                                      addmm addmm_ addmv addmv_ addbmm addbmm_ native_group_norm""",
+                        (1, 2): "_addmm_activation", (0, 2): "index_put index_put_ _index_put_impl_",
+                        (0, 2, 3): "native_layer_norm", (0, 3): "index_add index_add_",
+                        range(5): "native_batch_norm _native_batch_norm_legit"}.items():
     _of_one_dtype |= {f"aten::{n}": _places for n in _names.split()}
-_of_one_dtype["aten::native_batch_norm"] = _of_one_dtype["aten::_native_batch_norm_legit"] = (0, 1)
+
+def _may_mix(x, *others):
+    "Return whether a norm takes these dtypes: halves with all else in float32; other devices than CPUs with either."
+    return x.dtype.itemsize == 2 and {t.dtype for t in others} - {x.dtype} == {torch.float32} and (
+        x.device.type != "cpu" or all(t.dtype is torch.float32 for t in others))
 
 def _check_dtypes(op, args):
-    "Raise `ValueError` for a call that PyTorch refuses for its dtypes. Norms mix float32 with halves."
+    "Raise `ValueError` for a call that PyTorch refuses for its dtypes."
     name = op_name(op)
     if name not in _of_one_dtype: return
-    dtypes = [args[i].dtype for i in _of_one_dtype[name] if i < len(args) and isinstance(args[i], torch.Tensor)]
-    if len(set(dtypes)) < 2 or "norm" in name and dtypes[0].itemsize == 2 and dtypes[1] is torch.float32: return
+    given = [args[i] for i in _of_one_dtype[name] if i < len(args) and isinstance(args[i], torch.Tensor)]
+    dtypes = dict.fromkeys(t.dtype for t in given)
+    if len(dtypes) < 2 or "norm" in name and _may_mix(*given): return
     given = " and ".join(map(dtype_name, dtypes))
     raise ValueError(f"{name} is given {given}, where PyTorch needs one dtype: give the "
                      "model and its sample the same, or use autocast")

@@ -5,6 +5,7 @@ and transformers (`masking_utils.py`) import the compiler themselves, so it is h
 with the number of counts that differ; `python fakes.py quick` takes the models of torch alone."""
 import importlib, sys, warnings
 from contextlib import contextmanager
+from pathlib import Path
 
 import torch
 from torch import nn
@@ -13,6 +14,9 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from fasterbench.engine.uncompiled import uncompiled
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
+
+sys.path[:0] = [str(Path(__file__).resolve().parent.parent)]
+from test_zoo import families
 
 def of_torch():
     yield "mlp", lambda: nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64), nn.Dropout()), (8, 64)
@@ -56,25 +60,19 @@ def of_timm():
 
 def of_transformers():
     t = importlib.import_module("transformers")
-    small = dict(hidden_size=64, num_hidden_layers=2, num_attention_heads=4, intermediate_size=128, vocab_size=100)
-    heads = dict(num_key_value_heads=2)
-    for kind, more in ((("Bert", {}), ("Llama", {}), ("Qwen2", heads), ("Mistral", heads),
-                        ("Gemma", heads | dict(head_dim=16)), ("GPTNeoX", {}),
-                        ("Mixtral", heads | dict(num_local_experts=4)),
-                        ("ModernBert", dict(pad_token_id=0)), ("Phi", {}))):
-        # which imports the compiler
-        config, model = getattr(t, f"{kind}Config")(**small, **more), getattr(t, f"{kind}Model")
-        yield kind, lambda model=model, config=config: model(config), torch.zeros(2, 12, dtype=torch.int64)
-    yield "T5", lambda: t.T5EncoderModel(t.T5Config(
-        vocab_size=100, d_model=64, d_ff=128, num_layers=2, num_heads=4,
-        d_kv=16)), torch.zeros(2, 12, dtype=torch.int64)
+    for family, (config, settings, model, shapes) in families.items():
+        if family.startswith("state space") or not hasattr(t, config): continue     # their forwards import the compiler
+        config, model = getattr(t, config)(**settings), getattr(t, model)           # as some modules do
+        sample = {k: torch.zeros(s, dtype=torch.int64 if "ids" in k else torch.float32) for k, s in shapes.items()}
+        yield family, lambda: model(config), sample
 
 def counted(make, sample, target, backward):
     "What counting says: figures, operators, or the error."
     FakeTensorMode.cache_clear()                # of results that the other way has left
     try:
         with uncompiled(), torch.device("meta"): model = make()
-        x = torch.empty(sample, device="meta") if isinstance(sample, tuple) else sample.to("meta")
+        x = (torch.empty(sample, device="meta") if isinstance(sample, tuple)
+             else {k: v.to("meta") for k, v in sample.items()})
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             work = count_work(model.train(backward), x, target=target, backward=backward)

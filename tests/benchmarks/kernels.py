@@ -204,7 +204,7 @@ heading = (f"{'device, engine':28}{'rows':>7}{'above':>7}{'limit':>8}{'share':>8
            f"{'left out':>10}{'bias':>7}{'inside':>8}{'shipped':>9}{'bias':>7}")
 
 def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
-    "Print one table, and return the times with each device left out."
+    "Print one table, with each device left out."
     print(f"\n{title}\n{heading}", flush=True)
     least, took = limit(rows), left_out(rows, formula, names, shipped)
     times = least, share_left_out(rows, least), estimator(rows), took, formula(rows, shipped)
@@ -223,17 +223,14 @@ def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
     spread = np.quantile(abs(np.log(took / rows.measured)), 0.8) / model.z80
     print(f"an interval that holds 80 % of the rows left out needs a deviation of {spread:.2f}; the model says "
           f"{sigma:.2f}")
-    return took
 
 def all_products(folder, every):
     from fasterbench.predicting.expected import spread
-    names = ["start", "operands", "feed", "split"]
-    rows = products(folder, every)
-    took = table("products in bfloat16", rows, time_of_products, names, spread["matmul"].value)
-    few = products(folder, every, ("fp8", "nvfp4", "sq"))
-    scaled = table("quantized products", few, time_of_quantized, ["eight_bits", "scaling"], spread["quantized"].value,
-                   lambda r: np.char.add(np.char.add(r.engine.astype(str), " "), r.shape["format"].astype(str)))
-    return [("products", rows, took), ("quantized", few, scaled)]
+    table("products in bfloat16", products(folder, every), time_of_products, ["start", "operands", "feed", "split"],
+          spread["matmul"].value)
+    table("quantized products", products(folder, every, ("fp8", "nvfp4", "sq")), time_of_quantized,
+          ["eight_bits", "scaling"], spread["quantized"].value,
+          lambda r: np.char.add(np.char.add(r.engine.astype(str), " "), r.shape["format"].astype(str)))
 
 attention_names = dict(decode=["attention_join", "attention_bytes", "attention_step"],
                        prefill=["attention_start", "attention_bytes", "attention_block", "attention_tensor",
@@ -241,6 +238,4 @@ attention_names = dict(decode=["attention_join", "attention_bytes", "attention_s
 def all_attention(folder, every):
     from fasterbench.predicting.expected import spread
     for kind, names in attention_names.items():
-        rows, formula = attention(folder, every, kind), time_of_attention
-        took = table(f"{kind} attention", rows, formula, names, spread["attention"].value)
-        yield kind, rows, took
+        table(f"{kind} attention", attention(folder, every, kind), time_of_attention, names, spread["attention"].value)

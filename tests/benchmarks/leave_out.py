@@ -1,6 +1,6 @@
 """Expected times where something was left out: a device, a family, a data set; and what each constant buys.
 
-    python tests/benchmarks/predict.py left constants [--cache DIR] [--kept] [--every N] [--rows FILE] [--before FILE]
+    python tests/benchmarks/predict.py left constants [--cache DIR] [--kept] [--every N] [--rows FILE]
 
 The constants are the same for all devices, families and data sets. Where something is left out, they are fitted
 again on the rest: those of AIConfigurator as `kernels.py` fits them, and those of programs, models and single
@@ -8,9 +8,8 @@ kernels together, by least absolute errors in logarithms, from how each constant
 are by as much as a factor of 1.35. Those of servers were chosen and not fitted: there a factor moves, the median of
 measured over expected of the rest. Intervals move with it. Families are those of kernels, of the architecture of a
 model (the first word of its name), of the engine, or of a server's model and engine. `above`: rows
-faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows.
---before FILE: rows of an earlier version, as --rows wrote them."""
-import csv, gzip, json, math, operator, pickle, re, tempfile, zlib
+faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows."""
+import csv, gzip, math, operator, pickle, re, tempfile, zlib
 from pathlib import Path
 from statistics import median
 from typing import NamedTuple
@@ -20,8 +19,8 @@ import numpy as np
 
 import kernels as singles
 import predict as proof
+from predict import chip
 from fasterbench.predicting import expected as model
-from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
 
 class Row(NamedTuple):
@@ -36,8 +35,6 @@ class Row(NamedTuple):
     expected: float
     low: float      # Of the 80 % interval
     high: float
-
-def chip(peaks): return chip_of(peaks, listed_device(peaks))
 
 # -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
 
@@ -55,7 +52,7 @@ class Distinct(NamedTuple):
 
     def parts(self, peaks):
         "Each with its expected time, at the traffic that it has in its program."
-        moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in self.calls]
+        moved = proof.from_main_memory(self.calls, peaks)
         with patch.object(model, "expected_traffic", lambda *_: self.passed):
             times = model.expected_operator_times(self.calls, moved, peaks, chip(peaks))
         return [(c, t.expected * n) for c, n, t in zip(self.calls, self.often, times)]
@@ -93,9 +90,8 @@ def kernelbench(cache, every):
         for number, name, calls, r in programs:
             for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
                 peaks = datasheet_peaks(device, "float32")
-                moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-                times = model.expected_operator_times(
-                    calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
+                times = model.expected_operator_times(calls, proof.from_main_memory(calls, peaks), peaks, chip(peaks),
+                                                      frozenset(["convolution", "recurrent"]))
                 parts = [(c, t.expected) for c, t in zip(calls, times)]
                 family = model.family_of(max(parts, key=lambda p: p[1])[0])
                 mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
@@ -284,15 +280,11 @@ def figures(rows):
             sum(r.limit > r.fastest for r in rows))
 
 heading = f"{'':34}{'rows':>6}{'above':>6}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'p90÷p10':>9}"
-def line(title, rows, before=()):
-    "One line of a table, with the same rows of an earlier version."
+def line(title, rows):
     if not rows: return
     error, bias, needs, inside, width, above = figures(rows)
-    text = f"{title:34}{len(rows):>6}{above:>6}{error:>7.1%}{bias:>6.2f}{needs:>7.2f}{inside:>8.0%}{width:>9.2f}"
-    if before:
-        error, bias, needs, inside, width, above = figures(before)
-        text += f"   before: {above:>4}{error:>7.1%}{bias:>6.2f}{needs:>7.2f}{inside:>8.0%}{width:>9.2f}"
-    print(text, flush=True)
+    print(f"{title:34}{len(rows):>6}{above:>6}{error:>7.1%}{bias:>6.2f}{needs:>7.2f}{inside:>8.0%}{width:>9.2f}",
+          flush=True)
 
 def moved(row, by):
     "A row whose expected time is another, by a difference in logarithms."
@@ -357,7 +349,7 @@ def biases(again):
               f"{math.sqrt(sum(b * b for b in each.values()) / len(each)):.2f}")
         print(", ".join(f"{name} {g if g < 0x900 else hex(g)} {b:+.2f}" for (name, g), b in sorted(each.items())))
 
-def left(cache, every, before=()):
+def left(cache, every):
     "Every data set as shipped, and with each thing left out; then by family, with the width of its interval."
     makes, found = [make(cache, every) for make in of_fit], []
     def shared_rows(): return [r for rows in makes for r in rows()]
@@ -373,24 +365,19 @@ def left(cache, every, before=()):
         again[kind, what] = [moved(r, by) for r, by in zip(by_kind[kind], moves) if not math.isnan(by)]
         if what == "a device": again[kind, "a generation"] = again[kind, what]     # each has a generation of its own
     print(heading)
-    now = {}
-    for r in found: now.setdefault(r.set, []).append(r)
-    old = {}
-    for r in before: old.setdefault(r.set, []).append(r)
-    for name, rows in now.items():
-        line(f"{name}, as shipped", rows, old.get(name))
+    for name, rows in by_kind.items():
+        line(f"{name}, as shipped", rows)
         for what in keys: line(f"    {what} left out", [r for r in again.get((name, what), ()) if is_measured(r)])
         for what, (key, common) in of_servers.items() if name == "servers" else ():
             line(f"    {what} left out", list(scaled(rows, key, common)))
     biases(again)
     print("\nby family and device, as shipped")
     for by in ("family", "device"):
-        for name, rows in now.items():
-            groups, were = ({} for _ in range(2))
+        for name, rows in by_kind.items():
+            groups = {}
             for r in rows: groups.setdefault(getattr(r, by), []).append(r)
-            for r in old.get(name, ()): were.setdefault(getattr(r, by), []).append(r)
             for group, own in sorted(groups.items()):
-                if len(own) >= 4: line(f"{name}: {group}"[:34], own, were.get(group))
+                if len(own) >= 4: line(f"{name}: {group}"[:34], own)
     return found
 
 # -- what each constant buys ----------------------------------------------------------------------------------------
@@ -404,10 +391,7 @@ def constants(cache, every):
     full = all_rows()
     print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}{'inside':>8}{'without':>9}  data sets")
     for name, value in nothing.items():
-        own = model.constants[name]
-        model.constants[name] = own._replace(value=value)
-        try: rows = all_rows()
-        finally: model.constants[name] = own
+        own, rows = model.constants[name], with_constant(name, value, all_rows)
         changed = [(a, b) for a, b in zip(full, rows) if abs(b.expected / a.expected - 1) > 0.01 and is_measured(a)]
         if not changed: print(f"{name:20}{own.value:>8.3g}      0"); continue
         errors = [median(abs(math.exp(share(pair[i])) - 1) for pair in changed) for i in (0, 1)]
@@ -419,6 +403,3 @@ def constants(cache, every):
                          for n, p in by_set.items())
         inside = [sum(r.low <= r.measured <= r.high for r in own_rows) / len(changed) for own_rows in zip(*changed)]
         print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}{inside[0]:>8.0%}{inside[1]:>9.0%}  {each}", flush=True)
-
-def read(path): return [Row(*r) for r in json.loads(path.read_text())]
-def write(path, rows): path.write_text(json.dumps(rows))

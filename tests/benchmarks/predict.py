@@ -1,17 +1,14 @@
-"""Predictions against measurements that others published: the table "Proof, offline".
+"""Predictions against measurements that others published.
 
-    python tests/benchmarks/predict.py [programs] [timm] [compiled] [generated] [kernels] [models] [products]
-    [attention] [servers]
-                                       [speed] [here] [--cache DIR] [--sample N] [--most N --rows FILE]
-    python tests/benchmarks/predict.py [left] [fit] [constants] [--kept] [--rows FILE] [--before FILE]     (see
-    leave_out.py)
+    python tests/benchmarks/predict.py PART ... [--cache DIR] [--kept] [--every N] [--sample N] [--rows FILE]
 
+Parts: timm, compiled, generated, models, products, attention, here; left, fit, constants (see leave_out.py), of which
+`left` takes every data set, and writes the rows of the proof page.
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
 The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`,
 PYTHONPATH=DIR.
-Nothing is fitted here. What the constants were fitted on is marked "fit". The last table is that of all claims.
-The rows of the proof page: --sample 24 --most 500 --rows FILE."""
+Nothing is fitted here but in `fit`. What the constants were fitted on is marked "fit"."""
 import argparse, csv, gzip, json, os, pickle, re, sys, tempfile, time, warnings, zlib
 from math import log
 from pathlib import Path
@@ -20,8 +17,7 @@ from statistics import median
 import torch
 from torch.utils._device import _device_constructors
 
-from fasterbench.predicting.expected import (compiled_times, deviation, doubt_of, expected_operator_times, family_of,
-                                             held_power, interval, spread, z80)
+from fasterbench.predicting.expected import compiled_times, deviation, expected_operator_times, z80
 from fasterbench.predicting.kernel_times import chip_of
 from fasterbench.roofs.cache_simulation import simulate_caches
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
@@ -31,7 +27,6 @@ from fasterbench.work.trace import Call, Touch
 
 root = Path(__file__).resolve().parents[2]
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent / "shared")) / "data"
-fitted_on = ("RTX 3090", "P100", "P4")
 only_kept = False # whether models whose counts are not kept yet are left out
 sample = 1        # of timm: models whose checksum this number divides
 
@@ -48,13 +43,11 @@ def line(title, rows, sigma, worst=8):
     def error(i): return median(abs(r[i] / r[1] - 1) for r in rows)
     inside = sum(abs(log(r[3] / r[1])) <= z80 * sigma for r in rows) / len(rows)
     above = sorted((r for r in rows if r[2] > r[1]), key=lambda r: -r[2] / r[1])
-    fit = " (fit)" if any(d in title for d in fitted_on) and "models.csv" not in title else ""
-    title += fit
+    if "RTX 3090" in title: title += " (fit)"
     print(f"{title:46}{len(rows):>7}{len(above):>7}{error(2):>9.1%}{error(3):>10.1%}{error(4):>11.1%}{inside:>10.0%}"
           f"{median(r[3] / r[1] for r in rows):>8.2f}", flush=True)
     for name, measured, limit, *_ in above[:worst]:
         print(f"    above: {name}, limit {limit / measured:.3f} of measured", flush=True)
-    return rows
 
 heading = f"{'data':46}{'rows':>7}{'above':>7}{'limit':>9}{'expected':>10}{'estimator':>11}{'in 80 %':>10}{'bias':>8}"
 
@@ -113,18 +106,23 @@ def timm_calls(cache, name, size, batch):
 
 def chip(peaks): return chip_of(peaks, listed_device(peaks))
 
-def timm_times(calls, peaks, measured, compiled):
+def from_main_memory(calls, peaks):
+    "The bytes of each operator by level, all from the last."
+    return [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
+
+def through_caches(calls, peaks, most):
+    "The bytes of each operator by level, as a walk through the caches places them."
+    def touches(ts): return [(t.storage, t.bytes, t.region) for t in ts]
+    served = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
+                             [l.capacity for l in peaks.memory[:-1]], most=most)
+    return [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in served]
+
+def timm_times(calls, peaks, measured, compiled=False):
     "Times of all operators. The limit is tried with all bytes from main memory; where that is broken, level by level."
     if compiled: return compiled_times(calls, peaks, chip(peaks))
-    def moved(c): return sum(t.bytes for t in (*c.reads, *c.writes))
-    times = expected_operator_times(calls, [[0] * (len(peaks.memory) - 1) + [moved(c)] for c in calls], peaks,
-                                    chip(peaks))
+    times = expected_operator_times(calls, from_main_memory(calls, peaks), peaks, chip(peaks))
     if sum(t.limit for t in times) <= measured: return times
-    def touches(ts): return [(t.storage, t.bytes, t.region) for t in ts]
-    found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
-                            [l.capacity for l in peaks.memory[:-1]], most=True)
-    return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
-        for op in found], peaks, chip(peaks))
+    return expected_operator_times(calls, through_caches(calls, peaks, True), peaks, chip(peaks))
 
 def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True):
     peaks, rows, failed = datasheet_peaks(device, "float16"), [], []
@@ -150,7 +148,6 @@ def timm(cache, every):
         rows, failed, sigma = timm_rows(cache, file, device, every)
         line(f"timm eager, {device.removeprefix('NVIDIA GeForce ')}", rows, sigma)
         for f in failed: print("    not counted:", f)
-        yield file, rows
 
 def compiled(cache, every):
     for half, title in ((0, "compiled, RTX 4090, half of the fit"), (1, "timm compiled, RTX 4090, other half")):
@@ -158,7 +155,6 @@ def compiled(cache, every):
             lambda n: zlib.crc32(n.encode()) % 2 == half)
         line(title, rows, sigma)
         for f in failed: print("    not counted:", f)
-        yield f"compiled {half}", rows
 
 drawn = 48              # Every 48th of the table's rows, by name: 30 models
 
@@ -196,7 +192,6 @@ def generated(cache, every):
         ratios = sorted(r[2] / r[1] for r in found)
         print(f"    limit / measured: {ratios[0]:.2f} to {ratios[-1]:.2f}, median {median(ratios):.2f}; "
               f"{len(failed)} not asked")
-        yield title, found
 
 # -- single kernels -------------------------------------------------------------------------------------------------
 
@@ -222,20 +217,6 @@ def neusight_call(op, r):
     if op in ("softmax", "ln"): return kernel("normalisation", f"aten::{op}", size, (size,), size, "float32")
     return kernel("pointwise", f"aten::{op}", size / 4, (size, size) if op in ("add", "mul", "div") else (size,),
         size, "float32")
-
-def kernels(cache, every):
-    by_device = {}
-    for file in ("linear", "bmm", "softmax", "ln", "elem"):
-        with gzip.open(shared / "neusight" / f"{file}.csv.gz", "rt") as f: table = list(csv.DictReader(f))[::every]
-        for r in table:
-            peaks, call = datasheet_peaks(r["Device"]), neusight_call(r["OPName"], r)
-            t, name = (warm(call, peaks), " ".join([
-                r["OPName"], *(r[k] for k in ("B", "M", "N", "K", "H") if r.get(k))]))
-            by_device.setdefault(r["Device"], []).append((name, float(r["Latency"]) * 1e-3, t.limit, t.expected,
-                estimator([call], peaks)))
-    for device, rows in by_device.items():
-        line(f"NeuSight kernels float32, {device}", rows, spread["matmul float32"].value)
-        yield f"kernels {device}", rows
 
 # -- programs of single operators ------------------------------------------------------------------------------------
 
@@ -282,29 +263,6 @@ def kernelbench():
         yield int(r["problem"].split("_")[0]), r["problem"], count_work(
             program, sample, target=Target("cuda", "sm90")).trace, r
 
-def programs(cache, every):
-    "KernelBench by family, on both boards."
-    found = {}
-    for number, name, calls, r in list(kernelbench())[::every]:
-        for key, device in (("sxm", "NVIDIA H100 80GB HBM3"), ("pcie", "NVIDIA H100 PCIe")):
-            peaks = datasheet_peaks(device, "float32")
-            moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-            times = expected_operator_times(calls, moved, peaks, chip(peaks), frozenset(["convolution", "recurrent"]))
-            parts = [(c, t.expected) for c, t in zip(calls, times)]
-            limit, expected, doubt = ((sum(t.limit for t in times), sum(t.expected for t in times),
-                                       doubt_of(parts, peaks, chip(peaks))))
-            family = family_of(max(parts, key=lambda p: p[1])[0])
-            mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
-            found.setdefault(family, []).append((
-                f"{name} {key}", mean, limit, expected, least, *interval(expected, limit, doubt)))
-    for family, rows in sorted(found.items()):
-        inside = sum(low <= r[1] <= high for r in rows for low, high in [r[5:]]) / len(rows)
-        print(f"{family:24}{len(rows):>5} rows, {sum(r[2] > r[4] for r in rows)} above, error "
-              f"{median(abs(r[3] / r[1] - 1) for r in rows):.0%}, "
-              f"bias {median(r[3] / r[1] for r in rows):.2f}, inside {inside:.0%}, width "
-              f"×{median(r[6] / r[5] for r in rows):.1f}")
-        yield f"programs {family}", rows
-
 # -- whole models ---------------------------------------------------------------------------------------------------
 
 configs = dict(bert_large="bert_large", gpt2_large="gpt2_large", gpt3_27="gpt3_27", gpt3_xl="gpt3_xl",
@@ -333,11 +291,7 @@ def counted_models():
         if counted[key]: yield r["device"], key, float(r["e2e_ms"]) * 1e-3, counted[key]
 
 def model_times(calls, peaks):
-    "Times of all operators, their bytes placed by a walk through the caches."
-    served = simulate_caches([tuple([(t.storage, t.bytes, t.region) for t in ts] for ts in (c.reads, c.writes))
-        for c in calls], [l.capacity for l in peaks.memory[:-1]])
-    return expected_operator_times(calls, [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))]
-        for op in served], peaks, chip(peaks))
+    return expected_operator_times(calls, through_caches(calls, peaks, False), peaks, chip(peaks))
 
 def models(cache, every):
     by_device = {}
@@ -348,7 +302,6 @@ def models(cache, every):
     for device, rows in by_device.items():
         line(f"models.csv float32, {device}", rows, deviation(datasheet_peaks(device)))
         published(device, rows)
-        yield f"models {device}", rows
 
 def published(device, rows):
     "Beside the mean error of the predictions, those that NeuSight published for the same device."
@@ -363,116 +316,12 @@ def published(device, rows):
 # -- products and attention, each device left out -----------------------------------------------------------------
 
 def products(cache, every):
-    import kernels as singles
-    yield from as_rows(singles.all_products(shared / "aiconfigurator", every), singles)
+    import kernels
+    kernels.all_products(shared / "aiconfigurator", every)
 
 def attention(cache, every):
-    import kernels as singles
-    yield from as_rows(singles.all_attention(shared / "aiconfigurator", every), singles)
-
-def as_rows(found, singles):
-    "Rows of (name, measured, limit, expected with its device left out, estimator, bytes) by kind and device."
-    for kind, rows, took in found:
-        for device in sorted(set(rows.device)):
-            at = rows.device == device
-            own = rows.where(at)
-            times = own.measured, singles.limit(own), took[at], singles.estimator(own), own.moved
-            yield f"{kind} {singles.devices[device]}", [(f"{e}", *map(float, r)) for e, *r in zip(own.engine, *times)]
-
-# -- servers --------------------------------------------------------------------------------------------------------
-
-def servers(cache, every):
-    "Published runs of servers, and gpt-fast's table, which has no server around it."
-    import serve as language
-    found = language.server_runs(every)[0]
-    for model in sorted({r["model"] for r in found}):
-        own = [r for r in found if r["model"] == model]
-        rest = [r["limit"] / r["measured"] for r in found if r["model"] != model]
-        share = median(rest or [r["limit"] / r["measured"] for r in own])
-        def name(r): return " ".join(str(r[k]) for k in ("device", "engine", "precision", "devices", "batch"))
-        yield f"server {model}", [(name(r), r["measured"], r["limit"], sum(r["parts"].values()), r["limit"] / share)
-                                  for r in own]
-    table = [language.gptfast_row(*r) for r in language.gpt_fast]
-    yield "bare gpt-fast", [(r["model"], *(1 / r[k] for k in ("rate", "limit", "expected", "limit"))) for r in table]
-
-# -- all claims -----------------------------------------------------------------------------------------------------
-
-# What is claimed: data sets, the error that was asked for, what it was when that was asked
-claims = {"timm, eager, RTX 4090": ("rtx4090", "12 %", "10–14 %"),
-          "timm, compiled, other half": ("compiled 1", "", ""),
-          "kernels, float32": ("kernels", "", ""), "models, float32": ("models", "", ""),
-          "products, bfloat16": ("products", "12 %", "19.9 %"), "products, quantized": ("quantized", "", "37–63 %"),
-          "attention of a step": ("decode", "24 %", "61–66 %"),
-          "attention of a step, vLLM": ("decode vllm", "19 %", "61 %"),
-          "attention of a prompt": ("prefill", "20 %", "44–73 %"),
-          "servers, time per token": ("server", "14 %", "68 %, the limit"),
-          "gpt-fast, time per token": ("bare", "7 %", "45 %, the limit")}
-
-def sigma_of(name):
-    "The deviation that a data set's interval is made of."
-    from fasterbench.serving.serve_times import server_spread
-    kind, device = name.split(" ", 1)[0], name.split(" ", 1)[-1]
-    if kind in ("server", "bare"): return server_spread["decode"].value
-    if kind in ("rtx3090", "rtx4090", "compiled"):
-        device = f"NVIDIA GeForce RTX {name[3:] if kind.startswith('rtx') else '4090'}"
-    row = dict(products="matmul", quantized="quantized", decode="attention", prefill="attention",
-               kernels="matmul float32")
-    if kind not in row: return deviation(datasheet_peaks(device), kind == "compiled")
-    return (spread[row[kind]].value**2 + (spread["power"].value if held_power(datasheet_peaks(device)) else 0)**2)**0.5
-
-def claim_rows(found):
-    "A row for each claim: medians over the rows of a data set, averaged over data sets."
-    for title, (kinds, asked, before) in claims.items():
-        kind, *engine = kinds.split(" ") if kinds != "compiled 1" else [kinds]
-        sets = {n: [r for r in rows if not engine or r[0] == engine[0]] for n, rows in found.items()
-                if n == kind or n.split(" ", 1)[0] == kind}
-        if not sets: continue
-        def mean(of): return sum(of(n, rows) for n, rows in sets.items()) / len(sets)
-        def error(i): return mean(lambda n, rows: median(abs(r[i] / r[1] - 1) for r in rows))
-        def share(name, rows):
-            others = [r[2] / r[1] for n, rs in sets.items() if n != name for r in rs] or [r[2] / r[1] for r in rows]
-            return median(abs(r[2] / median(others) / r[1] - 1) for r in rows)
-        inside = {n: sum(abs(log(r[3] / r[1])) <= z80 * sigma_of(n) for r in rows) / len(rows)
-                  for n, rows in sets.items()}
-        every = sum(map(len, sets.values()))
-        yield dict(claim=title, rows=every, above=sum(r[2] > r[1] for rows in sets.values() for r in rows),
-                   asked=asked,
-                   before=before, now=error(3), limit=error(2), share=mean(share),
-                   estimator=None if kind in ("server", "bare") else error(4),
-                   inside=sum(inside[n] * len(rows) for n, rows in sets.items()) / every, least=min(inside.values()),
-                   most=max(inside.values()))
-
-def claim_lines(rows):
-    "The table of all claims, as text."
-    yield (f"{'median error':28}{'rows':>7}{'above':>6}{'asked':>7}{'before':>17}{'now':>7}{'limit':>8}{'share':>8}"
-           f"{'estim.':>8}{'inside':>8}  of each device")
-    for r in rows:
-        estimator = "–" if r["estimator"] is None else f"{r['estimator']:.1%}"
-        yield (f"{r['claim']:28}{r['rows']:>7}{r['above']:>6}{r['asked']:>7}{r['before']:>17}{r['now']:>7.1%}{r['limit']:>8.1%}"
-               f"{r['share']:>8.1%}{estimator:>8}{r['inside']:>8.0%}  {r['least']:.0%} to {r['most']:.0%}")
-
-# -- speed ----------------------------------------------------------------------------------------------------------
-
-def speed(cache, every):
-    import resource, timm as library, transformers
-    from fasterbench.predicting.predict import predict
-    with OnMeta(): vit = library.create_model("maxvit_tiny_tf_224")
-    llama = transformers.LlamaConfig(hidden_size=8192, intermediate_size=28672, num_hidden_layers=80,
-        num_attention_heads=64, num_key_value_heads=8,
-                                     vocab_size=128256, max_position_embeddings=8192)
-    with torch.device("meta"): language = transformers.LlamaForCausalLM._from_config(llama, dtype=torch.bfloat16)
-    for name, model, sample, how in (("MaxViT-T", vit, torch.empty(64, 3, 224, 224, device="meta"),
-        dict(autocast=torch.float16)),
-                                     ("Llama of 70 billion parameters", language,
-                                         dict(input_ids=torch.zeros(1, 2048, dtype=torch.long)), {})):
-        start, busy = time.perf_counter(), time.process_time()
-        result = predict(model, sample, "NVIDIA H100 80GB HBM3", **how)
-        wall, busy, operators = time.perf_counter() - start, time.process_time() - busy, sum(r.calls
-            for r in result.ops)
-        memory = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20
-        print(f"{name}: {operators} operators in {wall:.1f} s ({busy:.1f} s of processor time), "
-              f"process at most {memory:.2f} GiB; {result.notes[0]}")
-    yield "speed", []
+    import kernels
+    kernels.all_attention(shared / "aiconfigurator", every)
 
 # -- this machine ---------------------------------------------------------------------------------------------------
 
@@ -496,14 +345,13 @@ def here(cache, every):
               f"measured {measured * 1e3:8.2f} ms", flush=True)
         rows.append((name, measured, p.roof_time_s, p.time_s, p.roof_time_s))
     line("this machine, its measured peaks", rows, deviation(peaks))
-    yield "here", rows
 
 # -- what is left out -----------------------------------------------------------------------------------------------
 
-def left(cache, every, before=None, rows=None):
+def left(cache, every, rows=None):
     import leave_out
-    found = leave_out.left(cache, every, leave_out.read(before) if before else ())
-    if rows: leave_out.write(rows, found)
+    found = leave_out.left(cache, every)
+    if rows: rows.write_text(json.dumps(found))
 
 def fit(cache, every):
     import leave_out
@@ -513,44 +361,25 @@ def constants(cache, every):
     import leave_out
     leave_out.constants(cache, every)
 
-parts = dict(programs=programs, timm=timm, compiled=compiled, generated=generated, kernels=kernels, models=models,
-             products=products,
-             attention=attention, servers=servers, speed=speed, here=here)
+parts = dict(timm=timm, compiled=compiled, generated=generated, models=models, products=products, attention=attention,
+             here=here, left=left, fit=fit, constants=constants)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="*", choices=[*parts, "left", "constants", "fit", []], default=[])
+    parser.add_argument("part", nargs="+", choices=parts)
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "fasterbench-predict")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
     parser.add_argument("--sample", type=int, default=1, help="of timm: models whose checksum this number divides")
-    parser.add_argument("--most", type=int, help="write so many rows of a data set at most")
-    parser.add_argument("--rows", type=Path, help="write rows and the table of claims here, as JSON")
-    parser.add_argument("--before", type=Path, help="of `left`: rows of an earlier version, beside today's")
+    parser.add_argument("--rows", type=Path, help="of `left`: write the rows here, as JSON")
     given = parser.parse_args()
     global only_kept, sample
     only_kept, sample = given.kept, given.sample
     given.cache.mkdir(exist_ok=True, parents=True)
     if not shared.is_dir(): sys.exit(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/")
     warnings.simplefilter("ignore")
-    if "left" in given.part: left(given.cache, given.every, given.before, given.rows)
-    if "constants" in given.part: constants(given.cache, given.every)
-    if "fit" in given.part: fit(given.cache, given.every)
-    if {"left", "constants", "fit"} & set(given.part): return
     print(heading)
-    found = {}
-    for part in given.part or ("timm", "compiled", "kernels", "models", "products", "attention", "servers"):
-        found |= dict(parts[part](given.cache, given.every))
-    lines = list(claim_lines(claim_rows(found)))
-    print("", *lines, sep="\n")
-    if not given.rows: return
-    def few(rows):
-        "So many of them, and those above their limit."
-        step = max(1, -(-len(rows) // given.most)) if given.most else 1
-        return [r for i, r in enumerate(rows) if i % step == 0 or r[2] > r[1]]
-    sigma = {n: sigma_of(n) for n in found if n not in ("speed", "here")}
-    given.rows.write_text(json.dumps(dict(rows={n: few(rows) for n, rows in found.items()}, sigmas=sigma,
-                                          claims=lines)))
+    for part in given.part: parts[part](given.cache, given.every, **dict(rows=given.rows) if part == "left" else {})
 
 if __name__ == "__main__":
     sys.modules["predict"] = sys.modules[__name__]         # for `leave_out`, which reads its options

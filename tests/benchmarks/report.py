@@ -1,21 +1,17 @@
 """How long the report of a thousand rows of each kind takes to open in a headless browser, and how large it is.
 Limits: 2 s, 6 MB. Needs selenium and Chrome or Chromium."""
-import shutil, statistics, tempfile, time
+import statistics, tempfile, time
 from dataclasses import replace
 from pathlib import Path
 
-from selenium import webdriver
-
 from fasterbench import from_json
+from screenshots import chrome
 
 saved = from_json(Path(__file__).parent.parent/"data/resnet50.json")
 name = "encoder.layers.{}.attention.output.dense"
 many = replace(saved, points=[replace(saved.points[i % len(saved.points)], name=name.format(i)) for i in range(1000)],
                ops=[replace(saved.ops[i % len(saved.ops)], name=name.format(i)) for i in range(1000)])
-options, driver = webdriver.ChromeOptions(), shutil.which("chromedriver")
-for argument in ("headless=new", "no-sandbox", "disable-gpu", "host-resolver-rules=MAP * ~NOTFOUND"):
-    options.add_argument(f"--{argument}")
-browser = webdriver.Chrome(options=options, service=webdriver.ChromeService(driver) if driver else None)
+browser = chrome()
 with tempfile.TemporaryDirectory() as folder:
     for title, result in (("ResNet-50", saved), ("1000 modules and 1000 operators", many)):
         path, times = Path(folder)/"report.html", []

@@ -1,13 +1,11 @@
-"""What `serve` says of language models against what others published and what this machine does.
+"""What `serve` says of language models against what others published.
 
-    python tests/benchmarks/serve.py [servers] [gptfast] [attention] [here] [--chart FILE.png] [--every N]
+    python tests/benchmarks/serve.py [servers] [gptfast] [attention] [--every N]
 
 servers: published runs of servers beside limit and expected time per token, and what each term is worth.
 gptfast: the table of gpt-fast's README (tokens/s and GB/s of weights, batch 1) from configurations alone.
-attention: decode attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs.
-here: a small model, measured."""
-import argparse, os, sys
-from math import log10
+attention: decode attention of ../shared/data/aiconfigurator (or $FASTERBENCH_SHARED/data) under the level roofs."""
+import argparse, os
 from pathlib import Path
 
 import torch
@@ -100,14 +98,6 @@ def servers(given):
     for i in range(len(names)):
         print(f" {'+ ' * (i > 0)}{names[i]} {error(lambda r: total(r, names[i + 1:])):.1%}", end="")
     print("\nwithout:", ", ".join(f"{n} {error(lambda r: total(r, (n,))):.1%}" for n in names))
-    for models in sorted(set(configs.values())):                     # the server's step by the other models
-        rest, own = ([r for r in runs if (r["model"] == models) == is_own] for is_own in (False, True))
-        if not rest or not own: continue
-        best = min((error(lambda r: total(r, ("server",)) + s, rest), s)
-                   for s in (0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 2e-3))[1]
-        print(f"step of the server by the other models: {best * 1e3:g} ms; {models} then "
-              f"{error(lambda r: total(r, ('server',)) + best, own):.1%}")
-    return runs
 
 # -- gpt-fast -------------------------------------------------------------------------------------------------------
 
@@ -159,7 +149,6 @@ def gptfast(given):
         off_by.append(abs(row['rate'] / row['expected'] - 1))
     print(f"{len(gpt_fast)} rows, weights held: at most {worst:.2%} off; "
           f"expected time: median error {sorted(off_by)[len(off_by) // 2]:.1%}")
-    return worst
 
 # -- decode attention -----------------------------------------------------------------------------------------------
 
@@ -190,76 +179,12 @@ def attention(given):
         if faster:
             print(f"    {len(faster)} rows are faster than main memory, up to {max(faster)[0]:.2f}×, with at most "
                   f"{max(b for _, b in faster) / 1e6:.0f} MB; the L2 holds {peaks.memory[0].capacity / 1e6:.0f} MB")
-        if given.chart and file == "l40s": cliff(rows, peaks, given.chart)
 
-def cliff_chart(rows, peaks):
-    "Bandwidth of decode attention over the bytes that it moves, under the level roofs."
-    import plotly.graph_objects as go
-    from fasterbench.core.units import format_si
-    from fasterbench.views.plot import dress
-    fig, l2 = go.Figure(), peaks.memory[0].capacity
-    fig.add_scattergl(x=[r[0] for r in rows], y=[r[0] / r[2] for r in rows], mode="markers", name="measured",
-                      marker=dict(size=3, color="#1569b0", opacity=0.35))
-    xs = sorted({10 ** (k / 25) for k in range(25 * 5, 25 * 11)} | {l2, 1.001 * l2})
-    fig.add_scatter(x=xs, y=[x / least_memory_time(x, peaks) for x in xs], mode="lines", name="level roofs",
-                    line=dict(color="#e0702a", width=2))
-    fig.add_vline(l2, line=dict(color="#74808a", dash="dot"))
-    fig.add_annotation(x=log10(l2), y=1.0, yref="paper", text=f"L2: {format_si(l2, 'B', 0)}", showarrow=False,
-                       xanchor="left")
-    fig.update_xaxes(type="log", dtick=1, title="bytes of one call (cache, queries, results)", tickformat="~s")
-    fig.update_yaxes(type="log", dtick=1, title="B/s", tickformat="~s")
-    alt = (
-        f"Bandwidth of {len(rows)} calls of decode attention on an L40S: above main memory up to the L2's "
-        f"{format_si(l2, 'B', 0)}, below it beyond")
-    return dress(fig, "Decode attention on an NVIDIA L40S", alt, 480)
-
-def cliff(rows, peaks, path):
-    fig = cliff_chart(rows, peaks).update_layout(paper_bgcolor="white", plot_bgcolor="white")
-    fig.write_image(path, width=900, scale=1)
-    print(f"    wrote {path}")
-
-# -- this machine ---------------------------------------------------------------------------------------------------
-
-small = dict(model_type="llama", hidden_size=768, intermediate_size=2048, num_hidden_layers=8, num_attention_heads=12,
-             num_key_value_heads=4,
-             vocab_size=16384, max_position_embeddings=1024, dtype="float32")
-
-def here(given, batches=(1, 2, 4, 8, 16, 32), prompt=32, new=16, steps=15):
-    "A small model at prefill and decode beside its limit: (phase, batch, measured tokens/s, limit)."
-    from time import perf_counter
-    from transformers import AutoConfig, AutoModelForCausalLM
-    from fasterbench.probes.peaks import measure_peaks
-    config = AutoConfig.for_model(**small)
-    model = AutoModelForCausalLM.from_config(config, dtype=torch.float32).eval()
-    peaks, rates = measure_peaks("cpu", dtype=torch.float32, progress=False), {}
-    for b in batches:
-        ids = torch.randint(16384, (b, prompt))
-        with torch.inference_mode():
-            for _ in range(2):                                # the best is the one to compare with a limit
-                start = perf_counter()
-                out = model(ids, use_cache=True, logits_to_keep=1)
-                # from transformers 5.24 on, and before
-                field = "cache" if "cache" in out.keys() else "past_key_values"
-                rates["prefill", b] = max(rates.get(("prefill", b), 0), b * prompt / (perf_counter() - start))
-            for _ in range(steps):
-                start = perf_counter()
-                model(ids[:, :1], use_cache=True, **{field: out[field]})
-                rates["decode", b] = max(rates.get(("decode", b), 0), b / (perf_counter() - start))
-    result = serve(model, prompt, new, batches, peaks, measured=rates)
-    rows = [(p, rates[p.phase, p.batch]) for p in result.points if p.at != "end"]
-    print(result.title, f"{torch.get_num_threads()} threads", peaks.origin())
-    print(f"{'phase':16}{'batch':>6}{'limit':>12}{'measured':>12}{'of limit':>10}  bound  (tokens/s)")
-    for p, rate in rows:
-        print(f"{p.name:16}{p.batch:>6}{p.tokens_per_s:>12.0f}{rate:>12.0f}{rate / p.tokens_per_s:>10.1%}  {p.bound}")
-    print(f"{sum(rate > p.tokens_per_s for p, rate in rows)} of {len(rows)} above the limit")
-    return rows
-
-parts = dict(servers=servers, gptfast=gptfast, attention=attention, here=here)
+parts = dict(servers=servers, gptfast=gptfast, attention=attention)
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("part", nargs="*", choices=[*parts, []], default=[])
-    parser.add_argument("--chart", help="write the chart of the L40S here")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     given = parser.parse_args()
     for part in given.part or parts:

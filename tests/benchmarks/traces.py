@@ -119,7 +119,7 @@ def shapes(text): return [list(s) for s in ast.literal_eval(text)] if text else 
 def ours_by_product(name):
     "Our operators by (kind, sizes): contraction FLOPs per call and seconds per call."
     from fasterbench.traces.trace_file import read_file
-    from fasterbench.traces.trace_join import attributed, parts, places
+    from fasterbench.traces.trace_join import parts, places
     from fasterbench.traces.trace_work import recorded_arguments
     trace = read_file(path_of(name))
     found, out, calls = places(trace), defaultdict(list), defaultdict(list)

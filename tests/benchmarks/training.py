@@ -16,16 +16,14 @@ from statistics import median
 
 import torch
 
-from fasterbench.predicting.expected import doubt_of, expected_operator_times, interval, spread
-from fasterbench.predicting.kernel_times import chip_of
-from fasterbench.roofs.cache_simulation import simulate_caches
-from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
+from fasterbench.predicting.expected import doubt_of, interval, spread
+from fasterbench.roofs.datasheet import datasheet_peaks
 from fasterbench.work.count import count_work
 from fasterbench.work.target import Target
 from fasterbench.work.trace import Call, Touch
 
 sys.path.insert(0, str(Path(__file__).parent))
-from predict import shared, timm_model
+from predict import chip, shared, timm_model, timm_times
 
 # timed with in-place batch norm, which saves the results of activations; today's timm has another program
 other_programs = re.compile("tresnet")
@@ -81,16 +79,9 @@ def half_of_fit(seed=20):
 
 def predicted(calls, peaks, measured):
     "Limit, expected time and interval. The limit is tried from main memory; where that is broken, level by level."
-    chip, touches = chip_of(peaks, listed_device(peaks)), lambda ts: [(t.storage, t.bytes, t.region) for t in ts]
-    moved = [[0] * (len(peaks.memory) - 1) + [sum(t.bytes for t in (*c.reads, *c.writes))] for c in calls]
-    times = expected_operator_times(calls, moved, peaks, chip)
-    if sum(t.limit for t in times) > measured:
-        found = simulate_caches([(touches(c.reads), touches(c.writes)) for c in calls],
-                                [l.capacity for l in peaks.memory[:-1]], most=True)
-        moved = [[sum(l[i] for ls in op for l in ls) for i in range(len(peaks.memory))] for op in found]
-        times = expected_operator_times(calls, moved, peaks, chip)
+    times = timm_times(calls, peaks, measured)
     limit, expected = sum(t.limit for t in times), sum(t.expected for t in times)
-    doubt = doubt_of([(c, t.expected) for c, t in zip(calls, times)], peaks, chip)
+    doubt = doubt_of([(c, t.expected) for c, t in zip(calls, times)], peaks, chip(peaks))
     return limit, expected, interval(expected, limit, doubt), math.sqrt(doubt.deviation**2 - spread["step"].value**2)
 
 def summary(title, rows):

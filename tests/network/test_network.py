@@ -3,7 +3,7 @@ import json
 
 import pytest, torch
 
-from conftest import heavy_only
+from conftest import heavy_only, nightly_only
 from forked import command_line, python, ranks
 
 start = """
@@ -168,7 +168,7 @@ assert model.seen.tolist() == [1.0] * 100
                      ("send_recv", 2): (400, 400, 400, 0), ("barrier", 2): (0, 0, 0, 0),
                      ("all_reduce", 1): (400, 0, 400, 400)})
 
-@heavy_only("measures a network")
+@nightly_only("measures a network")
 def test_peaks_command(tmp_path):
     "Rank 0 prints and writes, and what it wrote is read again; outside torchrun the error says what to start."
     from fasterbench.roofs.hardware import HardwarePeaks
@@ -387,7 +387,8 @@ def test_collectives_stand_in_the_file(tmp_path, capsys):
     """Two ranks by hand, 1 MB: the transfer takes 60 µs, rank 0 waits 40. `trace --json` keeps it, `report` prints
     it again without the traces."""
     from fasterbench import from_json
-    from fasterbench.cli.main import app
+    from fasterbench.cli.main import app, register
+    register()
     about = {"Collective name": "allreduce", "In msg nelems": 250_000, "Out msg nelems": 250_000, "Group size": 2,
              "dtype": "Float", "Process Group Name": "0"}
     paths = []

@@ -49,7 +49,7 @@ def check_result(text):
 
 @heavy_only("three runs of a program, or four")
 @pytest.mark.parametrize("name", [pytest.param(n, marks=nightly_only("another program"))
-                                  if n in ("reference", "accelerate_loop") else n for n in cases])
+                                  if n not in ("adversarial", "accumulation") else n for n in cases])
 def test_program(name, tmp_path):
     if name in needs and importlib.util.find_spec(needs[name]) is None: pytest.skip(f"{needs[name]} is not installed")
     folders = [tmp_path/n for n in ("plain", "watch", "run")]
@@ -84,7 +84,7 @@ def check_callback(name, as_it_is, folder):
             and all(0 < step <= record["step"] / updates[name] + 8 for (step, _), record in zip(sent, records)))
     assert [m["roofline/mfu"] for _, m in sent] == [r["mfu"] for r in records]
 
-@heavy_only("three processes")
+@nightly_only("three processes")
 def test_error(tmp_path):
     "A program that raises: its output, traceback and exit code are its own, and there is a report."
     script = str(programs/"broken.py")
@@ -123,7 +123,7 @@ def test_an_interrupt_of_its_own(tmp_path):
     assert done.returncode == -signal.SIGINT and done.stderr.endswith("\nKeyboardInterrupt\n"), done.stderr
     check_result((tmp_path/"found.json").read_text())
 
-@heavy_only("three processes, and Ctrl-C to each")
+@nightly_only("three processes, and Ctrl-C to each")
 def test_interrupt(tmp_path):
     "Ctrl-C: the process ends as it does without, and what was found so far is there."
     script, under = str(programs/"broken.py"), [sys.executable, "-m", "fasterbench"]

@@ -4,14 +4,15 @@ from dataclasses import replace
 from inspect import signature
 
 import pytest, torch
-from conftest import heavy, heavy_only, in_line, nightly, nightly_only, root, shared_file
+from conftest import heavy_only, in_line, nightly, nightly_only, root, shared_file
 from forked import command_line, python
 
 transformers = pytest.importorskip("transformers")
-sys.path.insert(0, str(root/"tests/benchmarks"))
+sys.path[:0] = [str(root/"tests/benchmarks"), str(root/"tests/serving")]
 cache_names = "cache", "past_key_values", "cache_params"    # the first from transformers 5.24 on
 
 import serve as benchmark
+from small_models import kept
 from fasterbench import HardwarePeaks, from_json
 from fasterbench.serving.serve import serve
 from fasterbench.serving.serve_work import experts_read, stored_as
@@ -20,7 +21,6 @@ from fasterbench.serving.serve_work import ModelWithoutData, language_model
 from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
-from fasterbench.work.count import count_work
 
 # Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is decoded.
 H, I, L, V, prompt, new = 64, 96, 4, 320, 64, 8
@@ -29,19 +29,20 @@ small = dict(hidden_size=H, intermediate_size=I, num_hidden_layers=L, num_attent
              max_position_embeddings=512)
 two = dict(num_key_value_heads=2, head_dim=16)
 attn = H*H + 2*H*32 + H*H            # query, keys and values of two heads, output
+products = 2*(L*(attn + 3*H*I) + V*H) # of a Llama, for one token
 full, window = 4*C*H, 4*24*H         # products of attention: a query of H with every key, and as much with the values
 
 # name: configuration, parameters, bytes of the cache, FLOPs of one token. Every number is worked out by hand.
 hand = dict(
     llama=(dict(model_type="llama", **small, num_key_value_heads=2), L*(attn + 3*H*I + 2*H) + 2*V*H + H, 2*L*32*C*2,
-           2*(L*(attn + 3*H*I) + V*H) + L*full),
+           products + L*full),
     qwen_experts=(dict(model_type="qwen3_moe", **small, **two, num_experts=8, num_experts_per_tok=2,
                        moe_intermediate_size=32),
            L*(attn + 8*H + 8*3*H*32 + 2*H + 2*16) + 2*V*H + H, 2*L*32*C*2,
            2*(L*(attn + 8*H + 2*3*H*32) + V*H) + L*full),
     mistral_window=(dict(model_type="mistral", **small, **two, sliding_window=24), L*(attn + 3*H*I + 2*H) + 2*V*H + H,
                     2*L*32*24*2,
-           2*(L*(attn + 3*H*I) + V*H) + L*window),
+           products + L*window),
     gemma3=(dict(model_type="gemma3_text", **small | dict(num_hidden_layers=12), **two,
                  sliding_window=24),         # every sixth layer sees all
            12*(attn + 3*H*I + 4*H + 2*16) + V*H + H, 2*32*2*(2*C + 10*24),
@@ -82,43 +83,6 @@ def test_by_hand(name):
     work = ModelWithoutData(model).decode(prompt, new)
     if cache is not None: assert (work.cache.pairs, work.causal_flops) == (cache, flops)
 
-def real(name):
-    "A real model, with weights, and its cache behind the token."
-    config = dict(hand[name][0])
-    torch.manual_seed(0)
-    config = transformers.AutoConfig.for_model(config.pop("model_type"), **config)
-    kind = transformers.AutoModelForSeq2SeqLM if config.is_encoder_decoder else transformers.AutoModelForCausalLM
-    return kind.from_config(config, dtype=torch.bfloat16).eval()
-
-def held(cache):
-    sides = [getattr(cache, n) for n in ("self_attention_cache", "cross_attention_cache")
-             if hasattr(cache, n)] or [cache]
-    states = [getattr(l, n, None) for side in sides for l in side.layers
-              for n in ("keys", "values", "conv_states", "recurrent_states")]
-    tensors = [t for s in states if s is not None for t in (s.values() if isinstance(s, dict) else [s])]
-    return sum(t.numel() * t.itemsize for t in tensors if t is not None)
-
-@pytest.mark.parametrize("name", in_line(hand, "deepseek_latent", "mistral_window"))
-def test_real_object(name):
-    """The model with weights: its parameters, the bytes of its cache, and the FLOPs that are counted while it runs,
-    every layer for itself."""
-    model, ids, one = real(name), torch.ones(1, prompt + new - 1, dtype=torch.long), torch.ones(1, 1, dtype=torch.long)
-    work = ModelWithoutData(language_model(hand[name][0])).decode(prompt, new)
-    with torch.no_grad():
-        if name == "t5": out = model(input_ids=ids[:, :prompt], decoder_input_ids=ids[:, :new - 1], use_cache=True)
-        else: out = model(input_ids=ids, use_cache=True)
-        field = next(n for n in cache_names if n in out.keys() and out[n] is not None)
-        cache, fields = out[field], {field: out[field]}
-        if name == "t5": fields |= dict(encoder_outputs=(out.encoder_last_hidden_state,))
-        fields |= {"decoder_input_ids" if name == "t5" else "input_ids": one}
-        counted = count_work(model, fields | dict(use_cache=True))
-        model(**fields, use_cache=True)
-    assert parameters(model) == parameters(language_model(hand[name][0]))
-    assert work.cache.objects == held(cache)
-    angles = sum(c.contraction_flops for c in counted.trace if "rotary" in counted.parts[c.part].path)
-    if name != "deepseek_latent":
-        assert counted.contraction_flops - angles == pytest.approx(work.causal_flops, rel=1e-3)
-
 @pytest.mark.parametrize("name", in_line(["llama", "mistral_window", "gpt2", "phi"], "mistral_window", "phi"))
 def test_static_cache(name):
     "A preallocated cache of the context has the bytes that are counted."
@@ -126,9 +90,9 @@ def test_static_cache(name):
     heads, dim = getattr(model.config, "num_key_value_heads", None) or 4, 16
     cache = transformers.StaticCache(config=model.config, max_cache_len=C)
     cache.early_initialization(1, heads, dim, torch.bfloat16, torch.device("cpu"))
-    assert ModelWithoutData(model).decode(prompt, new).cache.pairs == held(cache)
+    assert ModelWithoutData(model).decode(prompt, new).cache.pairs == kept(cache)
 
-@pytest.mark.parametrize("name", in_line(hand, "llama"))
+@pytest.mark.parametrize("name", in_line(hand, "llama", ci=("mixtral", "gemma3", "t5"), why="another architecture"))
 def test_grows_with_the_batch(name):
     "Three sequences have three times the FLOPs and the cache of one."
     model = language_model(hand[name][0])
@@ -136,13 +100,15 @@ def test_grows_with_the_batch(name):
     assert three.flops == pytest.approx(3 * one.flops, rel=2e-3)
     assert (three.cache.pairs, three.cache.states) == (3 * one.cache.pairs, 3 * one.cache.states)
 
-@pytest.mark.parametrize("name", ("llama", "mistral_window", "gpt2"))
-def test_prefill_by_hand(name):
-    "A prompt: products of all tokens, logits of the last, attention in full and below the diagonal, within the window."
+@pytest.mark.parametrize("name, prompt", [("llama", 64), ("llama", 16), ("llama", 24), ("mistral_window", 64),
+                                          ("gpt2", 64)])
+def test_prefill_by_hand(name, prompt):
+    """A prompt, also one as long as a head is wide: products of all tokens, logits of the last, attention in full
+    and below the diagonal, within the window."""
     work = ModelWithoutData(language_model(hand[name][0])).prefill(prompt)
-    products = {"gpt2": 3*H*H + H*H + 8*H*H}.get(name, attn + 3*H*I)
+    each = {"gpt2": 3*H*H + H*H + 8*H*H}.get(name, attn + 3*H*I)
     pairs = prompt * (prompt + 1) // 2 if name != "mistral_window" else 24 * 25 // 2 + (prompt - 24) * 24
-    fixed = 2 * (L * prompt * products + V * H)
+    fixed = 2 * (L * prompt * each + V * H)
     assert (work.flops, work.causal_flops) == (fixed + L*4*H*prompt**2, fixed + L*4*H*pairs)
 
 latent = dict(model_type="deepseek_v3", num_hidden_layers=2, first_k_dense_replace=2)
@@ -173,13 +139,6 @@ def test_latent_attention_of_a_prompt_by_hand(tokens):
     fixed = 2 * (2*tokens * (1024*256 + 256*16*96 + 1024*160 + 128*16*128 + 16*64*1024 + 3*1024*2048)) + 2*1024*32000
     pairs = tokens * (tokens + 1) // 2
     assert (work.flops, work.causal_flops) == (fixed + 2 * 2*16*160 * tokens**2, fixed + 2 * 2*16*160 * pairs)
-
-@pytest.mark.parametrize("tokens", in_line([8, 16, 24, 32], 16, 24))
-def test_a_prompt_as_long_as_a_head_by_hand(tokens):
-    "Attention of a Llama below the diagonal, with heads of 16."
-    work = ModelWithoutData(language_model(hand["llama"][0])).prefill(tokens)
-    fixed = 2 * (L * tokens * (attn + 3*H*I) + V * H)
-    assert (work.flops, work.causal_flops) == (fixed + L*4*H*tokens**2, fixed + L*4*H * tokens * (tokens + 1) // 2)
 
 def test_model_is_left_alone():
     "Layers that stand in for others are gone afterwards, also after an error."
@@ -218,7 +177,7 @@ def test_window_by_hand(context):
     "A token reads as many keys as it sees: all up to the window of 24, and no more."
     config, seen = hand["mistral_window"][0], min(context, 24)
     work = ModelWithoutData(language_model(config)).decode(context - 1, 1)
-    assert (work.cache.pairs, work.causal_flops) == (2*L*32*seen*2, 2*(L*(attn + 3*H*I) + V*H) + 4*seen*H*L)
+    assert (work.cache.pairs, work.causal_flops) == (2*L*32*seen*2, products + 4*seen*H*L)
     assert set(work.heads.values()) == {4}         # also where PyTorch has the heads of a group as queries of one
     assert ModelWithoutData(language_model(config)).prefill(context).cache.pairs == 2*L*32*seen*2
 
@@ -229,7 +188,7 @@ def test_quantization_in_the_configuration():
     model = serve(hand["llama"][0] | dict(quantization_config=stored), prompt, new, 1, "H100")
     matrices, others = L * (attn + 3*H*I), 2 * (2*V*H + (2*L + 1) * H)
     assert model.held_bytes == matrices * (4 / 8 + 2.5 / 32) + others
-    for layer in range(L):
+    for layer in (0, L - 1):
         stays = dict(stored, dynamic={rf"-:model\.layers\.{layer}\.mlp.*": {}})
         held = serve(hand["llama"][0] | dict(quantization_config=stays), prompt, new, 1, "H100").held_bytes
         assert held == (matrices - 3*H*I) * (4 / 8 + 2.5 / 32) + 2 * 3*H*I + others
@@ -320,12 +279,8 @@ sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_
                            num_key_value_heads=1, head_dim=256, vocab_size=262144),
          671_026_419_200 - 58 * 256: dict(model_type="deepseek_v3")}
 
-slow = {n: heavy_only("another published model") for n in sizes
-        if n not in (7_241_732_096,
-                     124_439_808)} | {129_135_360: nightly_only("a scan of 24 layers; four are counted by hand")}
-
-@pytest.mark.parametrize("size", [pytest.param(n, marks=slow[n]) if n in slow else n for n in sizes],
-                         ids=lambda n: f"{n / 1e9:.1f}G")
+@pytest.mark.parametrize("size", in_line(sizes, 7_241_732_096, 124_439_808, ci=(60_506_624, 30_532_122_624),
+                                         why="another published model"), ids=lambda n: f"{n / 1e9:.1f}G")
 def test_published_sizes(size):
     "Parameters of published models, and a limit for each in seconds."
     result = serve(sizes[size], 256, 16, (1, 8), "NVIDIA H200")
@@ -378,16 +333,16 @@ def test_decode_attention(file):
     faster = [b for b, _, t, _ in rows if b / peaks.peak_bandwidth > t]
     assert all(b < 1.3 * peaks.memory[0].capacity for b in faster) and bool(faster) == (file == "l40s")
 
-@heavy_only("counts fifteen forwards")
+@heavy_only("counts five forwards, once a week fifteen")
 def test_gpt_fast():
-    """Fifteen published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
+    """Published rates of a program without a server: GB/s of weights within 2 %, rates below the limit, and the median
     error of the expected time; the limit is off by 45 %."""
-    rows = [benchmark.gptfast_row(*r) for r in (benchmark.gpt_fast if heavy else benchmark.gpt_fast[::3])]
+    rows = [benchmark.gptfast_row(*r) for r in benchmark.gpt_fast[:: 1 if nightly else 3]]
     assert [r for r in rows if abs(r["held"] / r["published"] - 1) > 0.02 or r["rate"] >= r["limit"]] == []
     assert all(r["expected"] < r["limit"] for r in rows)
     assert sorted(abs(r["rate"] / r["expected"] - 1) for r in rows)[len(rows) // 2] < 0.1
 
-@heavy_only("counts nine pairs of forwards, once a week 38")
+@nightly_only("counts 38 pairs of forwards")
 def test_servers():
     """Published runs of servers: none above the limit, the expected time per token near, most of them inside the
     interval."""
@@ -395,9 +350,8 @@ def test_servers():
     from fasterbench.predicting.expected import z80
     from fasterbench.serving.serve_times import server_spread
     shared_file("aiconfigurator", "servers.csv")
-    runs, left = benchmark.server_runs(5) if nightly else benchmark.server_runs(3,
-        {("1024", "1024"), ("8192", "1024"), ("1024", "128")})
-    assert len(runs) > (250 if nightly else 150) and sum(left.values()) < 0.06 * (len(runs) + sum(left.values()))
+    runs, left = benchmark.server_runs(5)
+    assert len(runs) > 250 and sum(left.values()) < 0.06 * (len(runs) + sum(left.values()))
     assert not [r for r in runs if r["limit"] > r["measured"] or r["prefill_limit"] > r["ttft"]]
     off = sorted(abs(sum(r["parts"].values()) / r["measured"] - 1) for r in runs)
     inside = [abs(log(sum(r["parts"].values()) / r["measured"])) <= z80 * server_spread["decode"].value for r in runs]
@@ -626,7 +580,7 @@ def test_what_bounds_is_said_of_the_network_too():
     """Two devices of 1 TB/s send half a hidden state twice, for each of two sums a layer, through 50 GB/s; a byte sent takes as long as 20 read.
     All matrices are halved, norms and the row of the embedding are not; a device keeps one of the two heads of keys and values."""
     result = serve(hand["llama"][0], prompt, new, 1, HardwarePeaks(1e15, 1e12), tensor_parallel=2, network=5e10)
-    weights, sent = 2*(L*(attn + 3*H*I) + V*H)//2 + 2*(2*L*H + H), 20 * 2*L * 2*H
+    weights, sent = products//2 + 2*(2*L*H + H), 20 * 2*L * 2*H
     at = {}
     for name, context in (("mid-decode", prompt + new // 2), ("end of decode", C)):
         each = 2*H + 2*L*16*context*2 + 2*L*16*2 + (8
@@ -671,7 +625,10 @@ def test_command(tmp_path):
 def test_profile_of_a_step(kind):
     "One decode step with a filled cache is profiled; its rate stands below the limit, and the cache is as it was."
     from fasterbench import RooflineAnalyzer
-    model, ids = real("llama").float(), torch.ones(2, prompt, dtype=torch.long)
+    fields = dict(hand["llama"][0])
+    config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+    model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    ids = torch.ones(2, prompt, dtype=torch.long)
     cache = transformers.StaticCache(config=model.config,
                                      max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
     given = {next(n for n in cache_names if n in signature(type(model).forward).parameters): cache}

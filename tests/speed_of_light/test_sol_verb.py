@@ -4,9 +4,9 @@ import csv, io, json
 import pytest
 from typer.testing import CliRunner
 
-from fasterbench.cli.app import app
-from fasterbench.cli import main as _verbs
+from fasterbench.cli.main import app, register
 
+register()
 device = "NVIDIA H100 80GB HBM3"
 kernelbench = """import torch
 from torch import nn

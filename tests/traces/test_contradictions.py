@@ -2,7 +2,7 @@
 import pytest
 from fastcore.test import test_eq as equal
 
-from fasterbench import compare, read_trace
+from fasterbench import read_trace
 from trace_files import event, kernel, launch, operator, written
 
 h100 = dict(deviceProperties=[dict(id=k, name="NVIDIA H100 80GB HBM3", totalGlobalMem=85 * 10**9) for k in (0, 1, 2)])

@@ -4,7 +4,7 @@ import csv, json
 from collections import defaultdict
 
 import pytest
-from conftest import heavy_only
+from conftest import heavy_only, nightly_only
 
 import forked
 from fasterbench import read_trace
@@ -310,7 +310,7 @@ def test_a_prediction_beside_the_trace_of_the_model():
                                                                        "ViTModel_0.ViTPooler_0.Tanh_0"}
     assert any("matched by class, order and work" in line for line in found.differences)
 
-@heavy_only("counts a served model")
+@nightly_only("counts a served model")
 @needs_real
 def test_a_prediction_beside_the_trace_of_a_server():
     "Qwen3-8B, 32 sequences: one product of SGLang is three of the model, and that of the logits lies outside of it."

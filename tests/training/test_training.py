@@ -1,9 +1,9 @@
 """A training step before it runs: the same operators with data and without, model FLOPs of published models."""
-import json, subprocess, sys
+import json
 
 import pytest
 import torch
-from conftest import heavy_only, in_line
+from conftest import in_line, nightly_only
 from torch import nn
 
 import fasterbench
@@ -50,7 +50,7 @@ def read_by_groups(work): return [sum(t.bytes for t in c.reads) for c in work.tr
 def on_meta(sample):
     return {k: v.to("meta") for k, v in sample.items()} if isinstance(sample, dict) else sample.to("meta")
 
-@pytest.mark.parametrize("name", in_line(cases, "mixtral"))
+@pytest.mark.parametrize("name", in_line(cases, "mixtral", ci=("resnet18", "llama_with_labels")))
 def test_a_step_without_data_runs_the_operators_that_it_runs_with_data(name):
     make, sample = cases[name]
     with torch.device("meta"): without = make()
@@ -84,7 +84,7 @@ def test_llama_by_the_formula_of_torchtitan():
     found = fasterbench.model_flops(model, dict(input_ids=torch.empty(1, 1024, dtype=torch.long, device="meta")))
     assert found.tokens == 1024 and found.model == 1024 * (6 * (2 * layer + 512 * 128256) + 12 * 2 * 512 * 1024)
 
-@heavy_only("counts models of eight billion parameters")
+@nightly_only("counts models of eight billion parameters")
 def test_the_runs_of_torchtitan():
     """33.7 and 39.0 % MFU for Llama-3.1-8B at 8192 tokens, 5762 and 6667 tokens/s on each H100; the model's step is
     counted."""
@@ -169,7 +169,7 @@ windowed = dict(
              [24, 64]),
     mistral_longer=(dict(model_type="mistral", sliding_window=4096), [64, 64]))
 
-@pytest.mark.parametrize("name", windowed)
+@pytest.mark.parametrize("name", in_line(windowed, "gemma3"))
 def test_the_pairs_of_a_window(name):
     """64 tokens, 4 heads of 16: a query sees itself and what is before it, at most the window; 4 · 16 FLOP a pair,
     thrice in a step."""
