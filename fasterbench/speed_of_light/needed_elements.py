@@ -124,19 +124,6 @@ def _of_fill(facts, n, need): return [(v, Elements(v.shape)) for v in n.inputs[1
 @needs_of("_to_copy clone contiguous lift_fresh alias detach native_dropout bernoulli tril triu")
 def _pointwise(facts, n, need): return [(v, unbroadcast(need, v.shape)) for v in n.inputs]
 
-def _where_other(n, need, kept):
-    "Return what is needed of two operands where `kept(other)` says that the other one leaves something."
-    a, b = n.args[:2]
-    if not (is_value(a) and is_value(b)): return _pointwise(None, n, need)
-    others = ((v, kept(o)) for v, o in ((a, b), (b, a)))
-    return [(v, unbroadcast(within(need, at and at.spread(need.shape)), v.shape)) for v, at in others]
-
-@needs_of("mul")
-def _of_mul(facts, n, need): return _where_other(n, need, facts.nonzero)
-
-@needs_of("add sub")
-def _of_add(facts, n, need): return _where_other(n, need, facts.seen)
-
 def _of_choice(need, mask, a, b):
     "Return what is needed of a mask and of both sides; a mask that is the same everywhere does not have to be read."
     known, sides = mask.known, (need, need)
