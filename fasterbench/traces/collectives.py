@@ -151,7 +151,8 @@ def transfers(
     if not places: return []
     launches = launch_and_operator([], trace.launches, [trace.activities[i] for i in places])
     at = [(trace.launches[k].thread, trace.launches[k].start) if k >= 0 else (-1, 0.0) for k, _ in launches]
-    around, (parents, operators) = nesting(trace.annotations, at)[1], nesting(trace.operators, at)
+    around, said = nesting(trace.annotations, at)[1], _splits_of.keys() & {c.operator for c in trace.calls}
+    parents, operators = nesting(trace.operators, at) if said else ([], [-1] * len(at))
     return [_transfer(trace, i, k, rank, _splits_said(trace, i, o, parents), peaks)
             for i, k, o in zip(places, around, operators)]
 
