@@ -13,6 +13,7 @@ from itertools import chain
 
 from fastcore.basics import groupby
 
+from ..core.units import check_choice
 from ..roofs.point import FoldedPoint, RooflinePoint, as_one
 from ..roofs.row import part_of
 
@@ -77,7 +78,7 @@ def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
 groupings = ("auto", "block", "type", "category", "layer", None)
 
 def _check(group, depth):
-    if group not in groupings: raise ValueError(f"group={group!r}; the groups are {', '.join(map(repr, groupings))}")
+    check_choice("group", group, groupings, "the groups")
     whole = isinstance(depth, int) and not isinstance(depth, bool)
     if depth is not None and not (whole and depth > 0):
         raise ValueError(f"depth={depth!r} is not a whole number from 1 on, or None for the whole tree")

@@ -10,6 +10,7 @@ import math, os, sys
 from typing import NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.private import (DataDependentOutputException, DisableTorchFunctionSubclass,
@@ -35,14 +36,23 @@ def _on_cpu(value):
     if isinstance(value, dict): return {k: _on_cpu(v) for k, v in value.items()}
     return [_on_cpu(v) for v in value] if isinstance(value, (list, tuple)) else value
 
+def _spot_of(t): return storage_id(t), t.storage_offset(), t.dtype, t.shape, t.stride()
+
 class Values:
     "Values of tensors without data, as far as they are known."
-    def __init__(self): self._known, self._lost = WeakTensorKeyDictionary(), set()
+    def __init__(self): self._known, self._lost, self._spots = WeakTensorKeyDictionary(), set(), {}
 
     def note(self, t, real):
         "Note that `t`, which has no data, has the values of `real`."
         if _stored(real) > most and not _is_uniform(real): return
         self._known[t], t.followed = real, self
+        self._spots[_spot_of(t)] = StorageWeakRef(t.untyped_storage()), real
+
+    def recall(self, t):
+        "Note what is known of a tensor that autograd has saved and gives back as another object."
+        if not isinstance(t, FakeTensor) or t.is_floating_point() or hasattr(t, "followed"): return
+        storage, real = self._spots.get(_spot_of(t), (None, None))
+        if storage is not None and not storage.expired(): self.note(t, real)
 
     def of(self, t)->torch.Tensor|None:
         "Return a tensor with the values of `t`; `None` where they are not known."
