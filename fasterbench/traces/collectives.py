@@ -98,7 +98,7 @@ def _listed_splits(text):
     return found if good else None
 
 def _splits_said(trace, i, calls):
-    "Return what a kernel, or one of the calls around its launch, says of the sizes for each rank; `None`: not readable."
+    "Return what a kernel, or one of the calls around its launch, says of the sizes per rank; `None`: not readable."
     if i in trace.collectives and (said := trace.collectives[i].splits) not in (None, "[]"): return _listed_splits(said)
     for call in calls:
         values, place = listed(call.concrete), _splits_of[call.operator]
