@@ -23,8 +23,8 @@ def _read_traces(files, by, on, peaks, **beside):
 
 # %% ../../nbs/traces/trace_verb.ipynb #86a338a7
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
-_rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, else "
-         "kernel]")
+_rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, "
+         "else kernel]")
 _on = "Set the GPU, if the trace does not name it: a device name or a `peaks --json` file."
 _capture = "If the run replays CUDA graphs: a trace recorded during their capture. Can be repeated."
 _config = "Read the number of experts and the attention windows from the model's config.json."
