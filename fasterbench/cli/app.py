@@ -312,8 +312,8 @@ Quiet = switch("Show no progress bar.", "--no-progress")
 Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Group rows by repeated block, module type, kind of work, or layer (kernels of --compile); auto: by "
-              "block if the table is long.",
+Group = words("Group rows by repeated block, module type, kind of work, or layer (kernels of --compile); auto: "
+              "by block if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.")
 Report = output("Write the report; - for standard output.")
