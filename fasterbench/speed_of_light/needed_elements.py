@@ -252,7 +252,8 @@ def _of_product(facts, n, need):
     batch, rows, columns = out.shape
     shapes = (batch, rows, a.shape[-1]), (batch, a.shape[-1], columns)
     need_a, need_b = (out.as_shape(shape, lambda at: any_along(at, d)) for shape, d in zip(shapes, (2, 1)))
-    need_a, need_b = within(_crossed_out(need_a, right, 2), left), within(_crossed_out(need_b, left, 1), right)
+    need_a, need_b = within(need_a, left), within(need_b, right)
+    need_a, need_b = _crossed_out(need_a, right and need_b, 2), _crossed_out(need_b, left and need_a, 1)
     if a.index in facts.hot: need_b = within(need_b, _hot_rows(need_b.shape, facts.hot[a.index]))
     pairs = [(v, e.as_shape(v.shape, lambda at: at.reshape(v.shape))) for v, e in ((a, need_a), (b, need_b))]
     def beside(v): return some_of(v.shape, need.fraction) if n.name == "_scaled_mm" else unbroadcast(need, v.shape)
