@@ -110,6 +110,12 @@ def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
                                       (nn.Conv2d(3, 4, 1), torch.ones(1, 3, 8, 8).double()),
                                       (Calls(lambda m, x: torch.cdist(x, x.double())), torch.ones(32, 4)),
                                       (Calls(lambda m, x: F.batch_norm(x, x[0].double(), x[0].double())), torch.ones(4, 8)),
+                                      (Calls(lambda m, x: F.conv1d(x, x[:, :, :1], x[0, :, 0].half())), torch.ones(4, 4, 8)),
+                                      (Calls(lambda m, x: F.nll_loss(x, x[:, 0].long(), x[0].double())), torch.ones(4, 8)),
+                                      (Calls(lambda m, x: F.nll_loss(x, x[:, 0].int())), torch.ones(4, 8)),
+                                      (Calls(lambda m, x: x.index_select(0, x[0].short())), torch.ones(4, 8)),
+                                      (Calls(lambda m, x: F.embedding_bag(x.long(), x, per_sample_weights=x.double(), mode="sum")),
+                                       torch.ones(4, 8)),
                                       (Calls(lambda m, x: F.batch_norm(x, x[0], x[0], x[0].bfloat16())), torch.ones(4, 8)),
                                       (Calls(lambda m, x: F.layer_norm(x, (8,), x[0], x[0].double())), torch.ones(4, 8)),
                                       (Calls(lambda m, x: F.scaled_dot_product_attention(x, x.half(), x)),
@@ -117,8 +123,14 @@ def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
 @pytest.mark.parametrize("target", targets)
 def test_calls_of_two_dtypes_are_refused(layer, x, target):
     with pytest.raises((RuntimeError, ValueError), match="type"): count_work(layer, x)
-    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same|the same dtype"):
+    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same|the same dtype|indices in"):
         count_work(layer, x, target=targets[target])
+
+def test_a_loss_of_two_dtypes_is_in_the_wider():
+    "The differences of 4 numbers are in float64: 8 · 4 B of buffer, 4 · 4 and 8 · 4 B of operands."
+    net = Calls(lambda m, x: F.mse_loss(x, m.y), y=torch.ones(4).double())
+    alike(net, torch.ones(4))
+    assert count_work(net, torch.ones(4), target=cpu).memory.peak_bytes == 80
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy, F.soft_margin_loss, F.l1_loss,
                                   F.huber_loss])
