@@ -210,6 +210,13 @@ def test_elements_lie_as_kernels_lay_them(f, x):
     net = Calls(lambda m, x: f(x * m.scale), scale=nn.Parameter(torch.ones(())))
     alike(net, x, backward=True, loss=lambda y: y.reshape(-1).square().sum())
 
+def test_a_convolution_of_one_picture_made_of_tokens():
+    "The batch of 1 has the stride of a row of channels, so the result lies by rows, and the layer behind it adds its bias."
+    def forward(m, x): return m.l(m.c(x.transpose(1, 2).view(1, 8, 4, 4)).flatten(2).transpose(1, 2))
+    net = Calls(forward, c=nn.Conv2d(8, 8, 3, padding=1, groups=8), l=nn.Linear(8, 4))
+    alike(net, torch.ones(1, 16, 8))
+    alike(net, torch.ones(1, 16, 8), backward=True)
+
 def test_the_backward_of_a_view_that_is_written():
     "PyTorch writes the gradient of a view by strides: 3·3·8 numbers of 4 B more than without data."
     def forward(m, x):

@@ -140,6 +140,16 @@ def _bags(op, table, *args, **kwargs):
 
 for _bag in (aten._embedding_bag, aten._embedding_bag_forward_only): _known[_bag.default] = partial(_bags, _bag)
 
+def _viewed(op, x, size):
+    "Return a view whose axes of 1 have the strides that they have with data: a convolution lays its result by them."
+    if 1 not in x.shape or _has_own_data(x): return None
+    with unset_fake_temporarily():
+        like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(size)
+    out = op(x, size)
+    return out if out.stride() == like.stride() else x.as_strided(like.shape, like.stride(), x.storage_offset())
+
+for _view in (aten.view.default, aten._unsafe_view.default): _known[_view] = partial(_viewed, _view)
+
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):
     "Return what a CPU makes: an image stays one, unless all of it is rolled as a row."
