@@ -105,21 +105,18 @@ def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
 
 # ---- operators
 
+of_two_dtypes = [       # beside layers: what is called with 4 × 8 ones
+    lambda x: F.nll_loss(x, x[:, 0].long(), x[0].double()), lambda x: F.nll_loss(x, x[:, 0].int()),
+    lambda x: x.index_select(0, x[0].short()), lambda x: F.conv1d(x[None], x[:, :4, None], x[:, 0].half()),
+    lambda x: F.embedding_bag(x.long(), x, per_sample_weights=x.double(), mode="sum"),
+    lambda x: F.batch_norm(x, x[0].double(), x[0].double()), lambda x: F.batch_norm(x, x[0], x[0], x[0].bfloat16()),
+    lambda x: F.layer_norm(x, (8,), x[0], x[0].double()), lambda x: torch.cdist(x, x.double()),
+    lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None].half(), x[None, None])]
+
 @pytest.mark.parametrize("layer, x", [(nn.Linear(16, 8), torch.ones(4, 16).double()),
                                       (nn.Linear(16, 8).bfloat16(), torch.ones(4, 16)),
                                       (nn.Conv2d(3, 4, 1), torch.ones(1, 3, 8, 8).double()),
-                                      (Calls(lambda m, x: torch.cdist(x, x.double())), torch.ones(32, 4)),
-                                      (Calls(lambda m, x: F.batch_norm(x, x[0].double(), x[0].double())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.conv1d(x, x[:, :, :1], x[0, :, 0].half())), torch.ones(4, 4, 8)),
-                                      (Calls(lambda m, x: F.nll_loss(x, x[:, 0].long(), x[0].double())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.nll_loss(x, x[:, 0].int())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: x.index_select(0, x[0].short())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.embedding_bag(x.long(), x, per_sample_weights=x.double(), mode="sum")),
-                                       torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.batch_norm(x, x[0], x[0], x[0].bfloat16())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.layer_norm(x, (8,), x[0], x[0].double())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.scaled_dot_product_attention(x, x.half(), x)),
-                                       torch.ones(1, 2, 16, 16))])
+                                      *((Calls(lambda m, x, f=f: f(x)), torch.ones(4, 8)) for f in of_two_dtypes)])
 @pytest.mark.parametrize("target", targets)
 def test_calls_of_two_dtypes_are_refused(layer, x, target):
     with pytest.raises((RuntimeError, ValueError), match="type"): count_work(layer, x)
@@ -211,7 +208,7 @@ def test_elements_lie_as_kernels_lay_them(f, x):
     alike(net, x, backward=True, loss=lambda y: y.reshape(-1).square().sum())
 
 def test_a_convolution_of_one_picture_made_of_tokens():
-    "The batch of 1 has the stride of a row of channels, so the result lies by rows, and the layer behind it adds its bias."
+    "The batch of 1 has the stride of a channel: the result lies by rows, and the layer behind it adds its bias apart."
     def forward(m, x): return m.l(m.c(x.transpose(1, 2).view(1, 8, 4, 4)).flatten(2).transpose(1, 2))
     net = Calls(forward, c=nn.Conv2d(8, 8, 3, padding=1, groups=8), l=nn.Linear(8, 4))
     alike(net, torch.ones(1, 16, 8))
