@@ -9,7 +9,7 @@ from torch import nn
 from torch._higher_order_ops import while_loop
 from torch._higher_order_ops.map import map as each
 
-from fasterbench import count_work
+from fasterbench import HardwarePeaks, RooflineAnalyzer, count_work
 from fasterbench.work.rules import experts_read, filled_groups, least_experts, routed_evenly
 from fasterbench.work.target import Target
 from test_zoo import families, made, sum_of_results
@@ -97,6 +97,14 @@ def test_given_routing_is_read(target, device):
     product = next(c for c in work.trace if c.operator.endswith("grouped_mm"))
     assert sum(t.bytes for t in product.reads if t.bytes > 4000) == 4 * 64 * 32 * 2
     assert product.flops == 8 * 2 * 64 * 32 and work.assumptions == ()
+
+@pytest.mark.parametrize("chosen", [[[0, 1], [0, 1], [2, 0], [5, 1]], [[3, 3]] * 4])
+def test_given_routing_is_profiled(chosen):
+    "Each chosen expert of 64·32 numbers of 2 B, the tokens, 8 numbers of 8 B, and the result."
+    peaks, experts = HardwarePeaks(1e12, 1e11), len({e for of in chosen for e in of})
+    made = RooflineAnalyzer(Routed(), (torch.ones(4, 64, dtype=torch.bfloat16), torch.tensor(chosen)), peaks)
+    made.profile(warmup=1, steps=2, progress=False)
+    assert made.result.points[0].bytes_moved == experts * 64 * 32 * 2 + 4 * 64 * 2 + 8 * 8 + 8 * 32 * 2
 
 def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
     rows = Calls(lambda m, t: F.one_hot(t, 7))
