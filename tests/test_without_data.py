@@ -5,6 +5,7 @@ import pytest, torch
 import torch.nn.functional as F
 from conftest import nightly_only
 from memory_cases import cases, prepared, whole
+from modules import Calls
 from torch import nn
 from torch._higher_order_ops import while_loop
 from torch._higher_order_ops.map import map as each
@@ -16,13 +17,6 @@ from test_zoo import families, made, sum_of_results
 
 cpu = Target("cpu")
 targets = dict(cpu=cpu, cuda=Target("cuda", "sm90"))
-
-class Calls(nn.Module):
-    def __init__(self, f, **held):
-        super().__init__()
-        self.f = f
-        for name, value in held.items(): setattr(self, name, value)
-    def forward(self, *args): return self.f(self, *args)
 
 def alike(model, sample, **how):
     "Compare a run without data with the same run on data; one that needs data is refused in words."

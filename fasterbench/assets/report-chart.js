@@ -73,7 +73,7 @@ function themed(layout, traces, high) {
   for (const k of Object.keys(axes)) if (/^xaxis/.test(k) && !wide() && axes[k].type === "category") axes[k].tickfont = {size: 9}
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
-  const bargap = above ? 0.55 : kept.bargap
+  const bargap = above ? Math.max(0.55, 1 - 24 * names.length / high) : kept.bargap
   return {...kept, ...axes, annotations, margin, hoverlabel, bargap, showlegend: false, autosize: true,
           font: {...kept.font, color: color("ink")}}
 }

@@ -15,7 +15,7 @@ const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "inter
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
                "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "bound", "achieved_gflops", "limit_used", "tokens_per_s",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
-               "utilization_after_pct", "change", "size", "fitted", "error", "found"]
+               "utilization_after_pct", "change", "size", "fitted", "error", "found", "price", "binds", "measured_s"]
 
 // Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
 const identity = new Set(["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"])
@@ -72,8 +72,12 @@ function compared(x, y, sign) {
 }
 
 // Characters of a name; `fitNames` gives the names what the other columns leave of the frame.
-let nameWidth = 25, longestName = 0
-const nameText = row => shortName(row, nameWidth - (row.members ? 6 : 0))
+let nameWidth = 25, longestName = 0, cutNames = false
+// On a phone a name that needs more to be told apart loses its middle, since it would hide all other columns.
+function nameText(row) {
+  const width = nameWidth - (row.members ? 6 : 0), name = shortName(row, width)
+  return cutNames ? middle(name, width, 0.4) : name
+}
 function named(tr, row) {
   const label = tr.querySelector(".field-name [title]")
   if (label) label.textContent = nameText(row)
@@ -81,6 +85,7 @@ function named(tr, row) {
 function fitNames() {
   const frame = at("scroller").classList
   frame.remove("roomy")
+  cutNames = !wide()
   const shown = lines().map(tr => [tr, rowAt(Number(tr.dataset.index))])
   const longest = Math.max(14, ...shown.map(([, row]) => nameOf(row).length + (row.members ? 6 : 0)))
   const write = width => { nameWidth = width; for (const [tr, row] of shown) named(tr, row) }

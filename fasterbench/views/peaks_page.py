@@ -13,7 +13,7 @@ from fastcore.basics import groupby
 
 from ..core import features
 from ..core.features import is_there
-from ..core.units import format_si, percent_text
+from ..core.units import check_choice, format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
@@ -53,7 +53,7 @@ def peaks_table(
     peaks:HardwarePeaks,
     width:int|None=None, # Columns; None: those of the terminal
 )->str:
-    "Write the ceilings of a device as text; a last line says which of them have a caveat."
+    "Write the ceilings of a device as text, with their probes where these fit; a last line has the caveats."
     rows, env = peaks_rows(peaks), peaks.environment
     name = env.get("device_name", peaks.device)
     threads = env.get("threads", "?")
@@ -62,14 +62,15 @@ def peaks_table(
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
     width = width or terminal_width()
-    ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines]).text(width)
+    ceilings = Table(rows, {0, len(rows[0]) - 1}, [], [ridge, *lines])
+    if not ceilings.fits(width): ceilings = Table([r[:-1] for r in rows], {0}, [], [ridge, *lines])
     links = [features.network.roofs_table(peaks.network).text(width)] if _shows_network(peaks) else []
-    return "\n".join([*wrap_lines([where], width), ceilings, *links])
+    return "\n".join([*wrap_lines([where], width), ceilings.text(width), *links])
 
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
     "Return the probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate."
-    if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
+    check_choice("what", what, ("memory", "arithmetic"), "the sweeps")
     if not peaks.sweep: raise ValueError("these peaks have no sweep, as they were not measured; "
                                          "measure_peaks(device) measures them")
     def last(probe): return " channels last" if "channels last" in probe else ""

@@ -192,9 +192,11 @@ class Table(NamedTuple):
         lines = text_table(rows, self.left, gap) if fits else _in_parts(rows, self.left, width)
         return "\n".join([*above, *lines, *wrap_lines(self.below, width)])
 
-    def fits(self)->bool:
-        "Tell if the columns fit in the width of the terminal."
-        return self._least_width(_stacked(self.rows)) <= terminal_width()
+    def fits(self,
+        width:int|None=None, # Columns; None: those of the terminal
+    )->bool:
+        "Tell if the columns fit in the width."
+        return self._least_width(_stacked(self.rows)) <= (width or terminal_width())
 
     @property
     def _giving_way(self): return 2 if {0, 1} <= self.left else 0   # how many columns at the left can be narrowed

@@ -89,9 +89,9 @@ class Values:
             try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
 
-    def _located(self, op, args):
+    def _located(self, name, args):
         "Return the arguments of an index, with the places of the masks among its indices that are known."
-        if op_name(op) not in _with_masks: return args
+        if name not in _with_masks: return args
         return [args[0], [i for index in args[1] for i in self._places(index)], *args[2:]]
 
     def _places(self, index):
@@ -110,15 +110,16 @@ class Values:
 
     def _unknown(self, op, args, kwargs):
         "Run an operator whose result is not known, and whose writes make what was known of a tensor void."
-        try: out = op(*self._located(op, args), **kwargs)
+        name = op_name(op)
+        try: out = op(*self._located(name, args), **kwargs)
         except DataDependentOutputException:
             if (answer := _answered()) is None: raise
             assume(answer.why)
             return answer.heard
         with DisableTorchFunctionSubclass():
-            self._lost.update(map(storage_id, _overwritten(op, args, kwargs)))
-            _note_choice(op, args, kwargs, out)
-            if op_name(op) not in _tests | _comparisons: return out
+            self._lost.update(map(storage_id, _overwritten(name, op, args, kwargs)))
+            _note_choice(name, args, kwargs, out)
+            if name not in _tests | _comparisons: return out
             with _disable_current_modes(): alike = _alike(op, args)
             if alike is not None: self._made(op, out, alike)
         return out
@@ -174,18 +175,18 @@ def _alike(op, args):
     one = torch.ones((), dtype=x.dtype)
     return op(one, *(one if value is x else value for value in rest))
 
-def _overwritten(op, args, kwargs):
+def _overwritten(name, op, args, kwargs):
     "Return the tensors whose values a call changes to unknown ones: a check for infinite numbers finds none."
-    if op_name(op) != _unscaled: return written(op, args, kwargs)
+    if name != _unscaled: return written(op, args, kwargs)
     assume(finite)
     return args[0]
 
 # %% ../../nbs/work/values.ipynb #ch01ce02
 _counting = ("aten::_to_copy", "aten::histc")       # also on floating-point numbers
 
-def _note_choice(op, args, kwargs, out):
+def _note_choice(name, args, kwargs, out):
     "Note of the integers that follow from a choice of the largest how many were chosen."
-    name, chosen = op_name(op), max((getattr(t, "chosen", 0) for t in tensors_in((args, kwargs))), default=0)
+    chosen = max((getattr(t, "chosen", 0) for t in tensors_in((args, kwargs))), default=0)
     if name == "aten::topk": chosen, out = args[1] if len(args) > 1 else kwargs["k"], out[1]
     for t in tensors_in(out) if chosen else ():
         if name in _counting or not t.is_floating_point(): t.chosen = chosen
