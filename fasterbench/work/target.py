@@ -274,20 +274,21 @@ def _optimizer_of(optimizer, place):
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
 
-def _lists(value, own, masks):
-    "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
-    return isinstance(value, masks) or type(value) is list and bool(value) and all(id(t) in own for t in value)
+def _is_list_of(value, own):
+    "Tell if `value` is a list of a module's own tensors, as a recurrent layer has; a mask of `flex_attention` counts."
+    return type(value) is not list or bool(value) and all(id(t) in own for t in value)
 
 @contextmanager
 def _fake_model(model, fake):
     "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
-    undo, masks = [], getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
+    undo, kinds = [], {list, getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", list)}
     try:
         for module in model.modules():
             held = [(d, k, t) for d in (module._parameters, module._buffers) for k, t in d.items() if t is not None]
             held += [(vars(module), k, t) for k, t in vars(module).items() if isinstance(t, torch.Tensor) and t.is_meta]
             own = {id(t) for *_, t in held}
-            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own, masks)]
+            held += [(vars(module), k, v) for k, v in vars(module).items()
+                     if type(v) in kinds and _is_list_of(v, own)]
             for d, k, t in held:
                 undo.append((d, k, t))
                 d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake, tensors_of(t))
