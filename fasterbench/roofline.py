@@ -16,13 +16,12 @@ from torch import nn
 
 from .analysis.measure import check_model, main_dtype, measure
 from .analysis.rows import differs_text, measured_result
-from .core.arguments import as_count
 from .core.docments import documented
 from .core.dtypes import rate_dtype
 from .core import features
 from .core.progress import debug
 from .core.files import write_whole
-from .core.units import calls_text, percent_text
+from .core.units import as_count, calls_text, percent_text
 from .core.warnings import NotMeasuredWarning, ProvisionalWarning, UnknownWarning, warn
 from .engine.accelerator import accelerator, as_device
 from .engine.process import preserved_process, gc_paused

@@ -1,7 +1,5 @@
-"""Count lines over 120 columns, public names and methods assigned from outside. `python tests/style.py` prints them
-by wing."""
+"Files of the project, lines over 120 columns, and methods assigned from outside."
 import ast, json, os
-from collections import Counter
 from fnmatch import fnmatch
 from pathlib import Path
 
@@ -41,17 +39,6 @@ def long_lines():
                if not is_generated(line)]
     return [(str(p.relative_to(root)), line) for p, line in cells + package if len(line) > columns]
 
-def public_names(package=root/"fasterbench"):
-    "Module → its `__all__`, for every module below `package`."
-    found = {}
-    for path in sorted(package.rglob("*.py")):
-        if path.stem in ("_modidx", "__init__"): continue
-        listed = [n.value for n in tree(path).body if isinstance(n, ast.Assign)
-                  and getattr(n.targets[0], "id", "") == "__all__"]
-        found[str(path.relative_to(package).with_suffix("")).replace(
-            "/", ".")] = (ast.literal_eval(listed[0]) if listed else [])
-    return found
-
 def assigned_methods():
     "`A.b = …` at the top of a module: a method that its class does not show."
     found = []
@@ -61,13 +48,3 @@ def assigned_methods():
             found += [f"{path.relative_to(root)}:{node.lineno} {ast.unparse(t)}" for t in targets
                       if isinstance(t, ast.Attribute) and t.attr != "__doc__"]
     return found
-
-if __name__ == "__main__":
-    print("lines over 120 columns")
-    for file, n in Counter(f for f, _ in long_lines()).most_common(): print(f"{n:5} {file}")
-    print("methods assigned from outside:", *assigned_methods(), sep="\n  ")
-    names = public_names()
-    for wing, n in Counter({m.partition(".")[0]: 0 for m in names}
-                           | Counter([m.partition(".")[0] for m, them in names.items() for _ in them])).items():
-        print(f"{n:5} public names in {wing}")
-    print(f"{sum(map(len, names.values())):5} public names")

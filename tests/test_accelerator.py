@@ -543,6 +543,15 @@ def test_a_captured_graph_has_a_time_and_no_known_work():
     assert row.flops is row.bytes_moved is ra.program.flops is None and row.bound == "undefined"
     assert ra.result.notes == ["CUDA graphs ran (1): their kernels are timed, but their FLOPs and bytes are unknown"]
 
+def traced(t, path, run):
+    "Write the trace of a step."
+    with t.sim.recorded() as events:
+        begin = t.books.now
+        run()
+        t.books.wait()
+    step = t.sim.Event("user_annotation", "ProfilerStep#1", begin, t.books.now, threading.get_ident())
+    t.sim.write_trace([*events, step], path)
+
 @apart
 def test_replays_in_a_trace_have_the_operators_of_their_capture():
     """Two replays of a graph of three kernels, joined by order and name to the operators and modules of the
@@ -554,12 +563,7 @@ def test_replays_in_a_trace_have_the_operators_of_their_capture():
     with tempfile.TemporaryDirectory() as folder, t.torch.no_grad():
         with t.sim.recorded() as captured, t.sim.annotated(model): replay = here.captured(lambda: model(x), 1)
         t.sim.write_trace(captured, f"{folder}/capture.json")
-        with t.sim.recorded() as events:
-            begin = t.books.now
-            replay(); replay()
-            t.books.wait()
-        t.sim.write_trace([*events, t.sim.Event("user_annotation", "ProfilerStep#1", begin, t.books.now,
-                                                threading.get_ident())], f"{folder}/trace.json")
+        traced(t, f"{folder}/trace.json", lambda: (replay(), replay()))
         found = read_trace(f"{folder}/trace.json", peaks=t.roofs, captures=[f"{folder}/capture.json"])
         alone = read_trace(f"{folder}/trace.json", peaks=t.roofs)
     rows = {p.name.removeprefix("(model)."): p for p in found.points}
@@ -619,12 +623,7 @@ def test_a_trace_of_the_run_says_the_same(tmp_path="/tmp"):
     rows = microseconds(profiled(t, model, x, t.Table(kernels=kernels)))
     t.books.reset(t.Table(kernels=kernels))
     with tempfile.TemporaryDirectory() as folder, t.torch.no_grad():
-        with t.sim.recorded() as events, t.sim.annotated(model):
-            begin = t.books.now
-            model(x)
-            t.books.wait()
-        t.sim.write_trace([*events, t.sim.Event("user_annotation", "ProfilerStep#1", begin, t.books.now,
-                                                threading.get_ident())], f"{folder}/trace.json")
+        with t.sim.annotated(model): traced(t, f"{folder}/trace.json", lambda: model(x))
         found = read_trace(f"{folder}/trace.json", peaks=t.roofs)
     assert {p.name.removeprefix("(model)."): round(p.time_s * 1e6, 6) for p in found.points} == rows
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 
 import forked
-import ncu_files
 from conftest import heavy, heavy_only, nightly_only, root
 
 command = str(Path(sys.executable).with_name("fasterbench"))
@@ -272,6 +271,7 @@ def test_one_thing_at_a_time_on_standard_output(folder):
     assert len(list(csv.DictReader(io.StringIO(pairs)))) == 142
     assert "<title>" in fasterbench("compare", *["saved.json"] * 3, "--html", "-", cwd=folder).stdout
 
+@heavy_only("draws and compares without torch; test_release has a report")
 def test_saved_results_need_no_torch(folder):
     """With torch out of reach, a saved result is read, shown, drawn, compared and written again as it was; one with
     memory, too."""
@@ -298,15 +298,6 @@ for args in (["report", "saved.json"], ["report", "memory.json", "--html", "memo
                           env=os.environ | {"PYTHONPATH": str(root)})
     assert done.returncode == 0, done.stderr
     assert "maxpool" in done.stdout and "142 rows in both" in done.stdout and (folder/"cli.html").stat().st_size > 1e6
-
-def test_a_report_of_nsight_compute(folder):
-    report = ncu_files.gemm_tiled(folder)
-    done = fasterbench("ncu", report, "--csv", "kernels.csv", cwd=folder)
-    assert done.returncode == 0 and "gemm_tiled_kernel<32>" in done.stdout and done.stderr == "wrote kernels.csv\n"
-    assert f"fasterbench ncu {report.name} --missing" in " ".join(done.stdout.split())
-    assert "ncu --csv --page raw" in fasterbench("ncu", report, "--missing", cwd=folder).stdout
-    done = fasterbench("ncu", report, "--by", "kernel", "--json", "-", cwd=folder)
-    assert done.returncode == 0 and json.loads(done.stdout)["points"][0]["time_s"] == 2.5e-3
 
 @heavy_only("measures the roofs twice")
 def test_peaks(folder):
@@ -499,11 +490,6 @@ def test_a_sweep_of_predictions_is_written(folder):
     assert ("\nNVIDIA H100 80GB HBM3, batch 8: not measured."
             in fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8",
                            cwd=folder).stdout)
-
-def test_training_steps(folder):
-    done = fasterbench("roofline", "net.py:make", "--steps", "3", "--backward", "--no-html", "--csv", "-", cwd=folder)
-    rows = list(csv.DictReader(io.StringIO(done.stdout)))
-    assert done.returncode == 0 and {"forward", "backward"} <= {r["phase"] for r in rows}, done.stderr
 
 @heavy_only("imports transformers twice")
 def test_transformers(folder):

@@ -4,11 +4,11 @@ from importlib import import_module
 
 import pytest
 
-import fasterbench, forked
+import fasterbench, forked, style
 from conftest import heavy, heavy_only, nightly, nightly_only, root
 from run_notebook import code_cells, has_timed, is_timed, kind, left_out
 
-notebooks = sorted(p for p in (root/"nbs").rglob("*.ipynb") if ".ipynb_checkpoints" not in p.parts)
+notebooks = style.notebooks()
 # Pages for readers, whose parts the other notebooks and these tests run, are for the run of everything only; those
 # that take
 # long run once a week.

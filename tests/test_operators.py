@@ -9,6 +9,7 @@ import torch
 import torch._higher_order_ops
 import torch.ao.quantization.fx._decomposed
 import torchvision
+from modules import Call
 from torch import nn
 from torch.nn import functional as F
 from torch._ops import _higher_order_ops
@@ -23,10 +24,6 @@ from fasterbench.work.dispatch import is_composite, is_view
 from fasterbench.work.flops import _is_pointwise, _rule_for
 from fasterbench.work.rules import op_name
 from conftest import heavy_only
-
-class Call(nn.Module):
-    def __init__(self, f): super().__init__(); self.f = f
-    def forward(self, *args): return self.f(*args)
 
 def r(*shape): return torch.randn(*shape)
 

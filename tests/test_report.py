@@ -14,6 +14,7 @@ from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, MemoryLevel
 from fasterbench.views.peaks_page import PeaksView
+from view_kinds import paper, row
 
 traces = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))/"data/traces"
 # measured with `fasterbench roofline torchvision:resnet50` on two cores of an AMD EPYC
@@ -161,10 +162,7 @@ def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
         return [...document.querySelectorAll("#table th")].map(e => [e.textContent, e.getBoundingClientRect().right <= frame.right])""")
     assert len(places) == 6 and all(seen for _, seen in places) and places[2][0] == "last/first", places
 
-paper = HardwarePeaks(1e12, 1e11)
-def row(name, time_s, type="Linear", flops=2e8, nbytes=1e7, share=0.2, **more):
-    more = dict(category="matmul") | more
-    return place(Row(name, type, flops, nbytes, time_s), paper, share=share, **more)
+row = partial(row, share=0.2)
 
 def training_step():
     "A model, the layer in it and its loss, by hand."

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy, nightly, nightly_only
+from conftest import heavy, nightly
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
@@ -102,16 +102,6 @@ def test_a_damaged_value_is_refused_or_shown(full):
         except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
         drawn.add(field)
     assert many / 50 < read < many / 2
-
-@nightly_only("reads a file for each place and value")
-def test_every_place_is_read_or_refused(full):
-    plain = json.loads(full.to_json())
-    for path in filter(None, places(plain)):
-        for other in junk:
-            try: from_dict(damaged(plain, path, other))
-            except ValueError: pass
-            except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
-
 
 def contradictions():
     """Yield (what, change, field): a change of one field that the others contradict, and the field that the message

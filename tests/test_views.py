@@ -21,7 +21,7 @@ def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " "
 def rendered(kind): return view_of(kind).render()
 def on_page(kind): return plain(rendered(kind).partition('<script type="application/json"')[0])
 
-@pytest.mark.parametrize("kind", makers)
+@pytest.mark.parametrize("kind", in_line(makers, "trace", "watch", "ranks"))
 def test_text_notebook_page_and_json_carry_the_same_caveats(kind):
     view = view_of(kind)
     said = [" ".join(line.split()) for line in view.caveats]

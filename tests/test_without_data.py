@@ -5,6 +5,7 @@ import pytest, torch
 import torch.nn.functional as F
 from conftest import nightly_only
 from memory_cases import cases, prepared, whole
+from modules import Calls
 from torch import nn
 from torch._higher_order_ops import while_loop
 from torch._higher_order_ops.map import map as each
@@ -16,13 +17,6 @@ from test_zoo import families, made, sum_of_results
 
 cpu = Target("cpu")
 targets = dict(cpu=cpu, cuda=Target("cuda", "sm90"))
-
-class Calls(nn.Module):
-    def __init__(self, f, **held):
-        super().__init__()
-        self.f = f
-        for name, value in held.items(): setattr(self, name, value)
-    def forward(self, *args): return self.f(self, *args)
 
 def alike(model, sample, **how):
     "Compare a run without data with the same run on data; one that needs data is refused in words."
@@ -258,3 +252,43 @@ def test_classes_are_kept_and_made_in_a_forward(forward, target):
     here, there = count_work(net, x), count_work(net, x, target=targets[target])
     assert here.contraction_flops == there.contraction_flops == 2 * 8 * 32 * 64 and here.bytes == there.bytes
     assert type(net.w) is Named
+
+class Eight(torch.Tensor):
+    "A matrix in 8 bits with a scale for each row, which says that it is float32."
+    __torch_function__ = torch._C._disabled_torch_function_impl
+    @staticmethod
+    def __new__(cls, rows, scales): return torch.Tensor._make_wrapper_subclass(cls, rows.shape, device=rows.device)
+    def __init__(self, rows, scales): self.rows, self.scales = rows, scales
+    def __tensor_flatten__(self): return ["rows", "scales"], None
+    @classmethod
+    def __tensor_unflatten__(cls, parts, meta, size, stride): return cls(**parts)
+    @classmethod
+    def __torch_dispatch__(cls, op, types, args=(), kwargs=None):
+        if op is torch.ops.aten.detach.default: return cls(op(args[0].rows), op(args[0].scales))
+        return op(*(a.rows * a.scales if isinstance(a, cls) else a for a in args), **(kwargs or {}))
+
+def test_parts_of_a_tensor_class_count_once():
+    "Integers and scales of 32 rows, the sample and the result; the peak has them, and the matrix made of them, once."
+    net = nn.Sequential(nn.Linear(64, 32, bias=False))
+    net[0].weight = nn.Parameter(Eight(torch.ones(32, 64, dtype=torch.int8), torch.ones(32, 1)), requires_grad=False)
+    x, stored = torch.ones(8, 64), 32 * 64 + 4 * 32
+    alike(net, x)
+    there = count_work(net, x, target=targets["cuda"])
+    assert there.by_module()["0"].bytes_moved == stored + 4 * 8 * 64 + 4 * 8 * 32
+    assert there.memory.peak_bytes == stored + 4 * 8 * 64 + 4 * 32 * 64 + 4 * 8 * 32
+
+# ---- masks of flex_attention
+
+@pytest.mark.parametrize("held", [True, False])
+def test_a_mask_that_code_holds_is_followed_to_another_device_and_into_the_backward(held):
+    """Three of four blocks of 128 × 128 for two heads: two products, and five in the backward; before them a layer
+    and the gradient of its weight, over 512 rows."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+    mask = create_block_mask(lambda b, h, i, j: i >= j, None, None, 256, 256, device="cpu")
+    def forward(m, x):
+        q = m.l(x)
+        return flex_attention(q, q, q, block_mask=m.mask if held else mask)
+    net = Calls(forward, l=nn.Linear(16, 16, bias=False), mask=mask if held else None)
+    work = count_work(net, torch.ones(1, 2, 256, 16), backward=True, target=targets["cuda"])
+    assert work.contraction_flops == 7 * 2 * 2 * 16 * 3 * 128 * 128 + 2 * 2 * 512 * 16 * 16
+    assert isinstance(vars(mask)["kv_num_blocks"], torch.Tensor)

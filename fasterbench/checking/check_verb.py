@@ -289,16 +289,16 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
 
 @app.command(epilog=_a_file + examples("check --init budgets.toml torchvision:resnet18", "check budgets.toml",
                                        "check budgets.toml --against main --html verdicts.html",
-                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 none broken, one "
+                             codes="0 all budgets kept, 1 a budget broken, 2 invalid input, 3 none broken, some "
                                    "inconclusive"))
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a section per model.", metavar="BUDGETS")],
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
-    against:option("Compare times with those of this git ref, or of a result saved on this machine.",
+    against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine.",
                    metavar="REF|FILE")=None,
-    rounds:whole("Take N samples of each time, or up to 4N if its verdict is inconclusive.  "
+    rounds:whole("Take N samples of each time, or up to 4N if the limit lies within its confidence interval.  "
                  "[default: as in BUDGETS, else 20]", 10)=None,
-    update:switch("Write the current values into BUDGETS as limits; of a time, the worse end of its confidence "
+    update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",
                   "--update")=False,
     init:switch("Write BUDGETS with FLOPs, parameters and peak memory of MODEL as limits.", "--init")=False,

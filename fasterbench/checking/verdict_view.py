@@ -10,7 +10,7 @@ import math, re
 from collections.abc import Sequence
 
 from .budgets import Verdict, decisive, format_value
-from ..views.columns import Field
+from ..views.columns import as_fields
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/checking/verdict_view.ipynb #51fe1f28
@@ -26,20 +26,20 @@ keys = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
 def _titles(): return [_fields[k].title for k in keys]
 
 # %% ../../nbs/checking/verdict_view.ipynb #8177c03d
-_fields = {f.name: f for f in (
-    Field("model", "", "model", "text", "name of the model in the budget file"),
-    Field("layer", "", "layer", "text", "layer that the name or pattern matched; empty: the whole model"),
-    Field("figure", "", "metric", "text", "metric that the budget limits"),
-    Field("budget", "", "budget", "text", "budget as written in the file"),
-    Field("found", "", "value", "text", "counted or measured value"),
-    Field("interval", "", "interval", "text",
-          "99 % confidence interval of the median; against a saved result, with what differs between two runs"),
-    Field("verdict", "", "verdict", "text", "kept, broken or inconclusive"),
-    Field("limit_used", "", "limit used", "share", "value ÷ limit; for a lower limit, limit ÷ value"),
-    Field("kind", "", "kind", "text",
-          "kind of budget: counted, relative to the roofs, time against a baseline, or absolute time"),
-    Field("rounds", "", "rounds", "count", "number of measurements"),
-    Field("why", "", "why", "text", "why the verdict is inconclusive"))}
+_fields = as_fields("""
+    model      |  | model      | text  | name of the model in the budget file
+    layer      |  | layer      | text  | layer that the name or pattern matched; empty: the whole model
+    figure     |  | metric     | text  | metric that the budget limits
+    budget     |  | budget     | text  | budget as written in the file
+    found      |  | value      | text  | counted or measured value
+    interval |  | interval | text | 99 % confidence interval of the median; against a saved result, with what \
+differs between two runs
+    verdict    |  | verdict    | text  | kept, broken or inconclusive
+    limit_used |  | limit used | share | value ÷ limit; for a lower limit, limit ÷ value
+    kind |  | kind | text | kind of budget: counted, relative to the roofs, time against a baseline, or absolute time
+    rounds     |  | rounds     | count | number of measurements
+    why        |  | why        | text  | why the verdict is inconclusive
+""")
 _drawn = {"kept": dict(color="#009e73", symbol="circle"), "broken": dict(color="#cc79a7", symbol="x"),
           "inconclusive": dict(color="#a8781c", symbol="diamond-open")}
 

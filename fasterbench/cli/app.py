@@ -301,7 +301,7 @@ def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 
 _forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION, a function that returns a module, or "
-          "(module, sample)")
+          "(module, input)")
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
                 metavar="DEVICE")
@@ -312,9 +312,10 @@ Quiet = switch("Show no progress bar.", "--no-progress")
 Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Group rows by this: auto is block if the table is long, layer is for the kernels of --compile.",
+Group = words("Group rows by repeated block, module type, kind of work, or layer (kernels of --compile); auto: by block "
+              "if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
-Depth = whole("Show N levels of the module tree.")
+Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.")
 Report = output("Write the report; - for standard output.")
 Saving = output("Write the result; - for standard output.")
 Rows = output("Write the rows; - for standard output.")
@@ -323,7 +324,7 @@ KernelFile = output("Write the list of the compiled model's kernels (with --comp
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(metavar="FILE",
-                                      help="A result that `--json` of roofline, predict, trace or ncu wrote.")]
+                                      help="A result that `--json` of roofline, run, predict, trace or ncu wrote.")]
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json

@@ -101,9 +101,10 @@ def roofline(
     compiled:switch("Run torch.compile first; each row is then a kernel.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
-    network:switch("First measure the network between the ranks (under torchrun).", "--network")=False,
+    network:switch("First measure the network between the ranks, the roof of collectives (under torchrun).",
+                   "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:output("Write the report here.  [default: MODEL.html in a terminal, else no report]")=None,
+    html:output("Write the report here.  [default: NAME.html in a terminal, else no report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write a report. Under torchrun, profile all ranks."

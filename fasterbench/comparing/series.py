@@ -22,9 +22,9 @@ from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fields
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, is_device_alone, limits_text, machine, model_name,
-                                        doubt_line,
-                              roofs_text, short_name, step_answer, time_division, time_text)
+from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, limits_text, machine,
+                                        model_name, roofs_text, short_name, step_answer, time_division, time_doubt,
+                                        time_text)
 from ..views.origin import amount_done, batch_of, conditions, long_facts
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
@@ -245,7 +245,7 @@ class Series(LongView):
     @property
     def _of_times(self):
         "Caveats on the times, by result; once where all have them."
-        said = list(map(caveat_parts, self.results))
+        said = [[*filter(None, [time_doubt(r.timing)]), *caveat_parts(r)] for r in self.results]
         own = [[part for part in of if not all(part in other for other in said)] for of in said]
         common = [part for part in said[0] if part not in own[0]]
         return [*(f"{label}: {doubt_line(of)}" for label, of in zip(self.labels, own) if of),

@@ -6,7 +6,7 @@
 __all__ = ['si_prefixes', 'format_si', 'scale_of', 'format_count', 'calls_text', 'percent_text', 'share_texts', 'total']
 
 # %% ../../nbs/core/units.ipynb #0ffcd2da
-import math, numbers, sys
+import math, numbers, operator, sys
 
 si_prefixes = {-5: "f", -4: "p", -3: "n", -2: "µ", -1: "m", 0: "", 1: "k", 2: "M", 3: "G", 4: "T", 5: "P", 6: "E"}
 
@@ -78,6 +78,26 @@ def positive(name, value)->float:
     "Return `value` as a float, or the `ValueError` that says what is wrong with it."
     if not _is_finite(value) or value <= 0: raise ValueError(f"{name}={value!r}: a positive, finite number is needed")
     return float(value)
+
+def as_count(
+    name:str,  # What the number is called
+    value,     # What a user gave
+    least:int, # The smallest that makes sense
+)->int:
+    "Return `value` as an int. Raise `ValueError` for what is not a whole number of at least `least`."
+    try: number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError: number = None
+    if number is None or number < least:
+        raise ValueError(f"{name}={value!r}: a whole number of at least {least} is needed")
+    return number
+
+def check_choice(name, value, valid, what="valid"):
+    "Raise `ValueError` for a value that is none of the `valid` ones."
+    if value not in [*valid]: raise ValueError(f"{name}={value!r}; {what} are {', '.join(map(str, valid))}")
+
+def check_kind(name, value, kind, needed):
+    "Raise `TypeError` for a value of another class, in words of what is `needed`."
+    if not isinstance(value, kind): raise TypeError(f"{name} is a {type(value).__name__}; {needed} is needed")
 
 def not_negative(name, value):
     "Return `value`, or the `ValueError` that says what is wrong with it."

@@ -8,11 +8,13 @@ __all__ = []
 # %% ../../nbs/engine/step.ipynb #1728dda3
 import copy, inspect, re
 from bisect import bisect_right
+from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
 
 import torch
 from torch import nn
 
+from ..core.units import check_kind
 from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
 from .model_state import preserved
@@ -137,13 +139,10 @@ def check_step(backward:bool, loss, optimizer):
                          "outside")
     if not backward and (loss is not None or optimizer is not None):
         raise ValueError("loss and optimizer need backward=True")
-    if loss is not None and not callable(loss):
-        raise TypeError(f"loss is a {type(loss).__name__}; a function of the model's output is needed, which gives a "
-                        "scalar tensor")
+    check_kind("loss", loss, Callable | None, "a function of the model's output that gives a scalar tensor")
     _check_takes_output(loss)
     if optimizer is None: return
-    if not isinstance(optimizer, torch.optim.Optimizer):
-        raise TypeError(f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed")
+    check_kind("optimizer", optimizer, torch.optim.Optimizer, "a torch.optim.Optimizer")
     closure = inspect.signature(type(optimizer).step).parameters.get("closure")
     if closure is not None and closure.default is inspect.Parameter.empty:
         raise ValueError(f"{type(optimizer).__name__} runs the model itself, through a closure: its update "

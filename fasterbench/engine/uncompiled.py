@@ -77,7 +77,7 @@ def _is_imported(): return not isinstance(sys.modules.get(_compiler), (_Away, ty
 
 def is_compiler_loaded():
     "Return whether the compiler is imported, far enough to be told."
-    return _is_imported() and hasattr(sys.modules[_compiler], "disable")
+    return "disable" in getattr(sys.modules.get(_compiler), "__dict__", ())
 
 def _kept_out(spaces):
     "Return the functions in dictionaries, or within them, that tell the compiler to keep out when they first run."

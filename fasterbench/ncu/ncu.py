@@ -26,7 +26,7 @@ from fasterbench.ncu.counters import (command, compute_roofs, contradiction, flo
 from fasterbench.ncu.ncu_csv import FileNumbers, LaunchRecord, base_value, launch_records
 from fasterbench.views.result import Result
 from fasterbench.core.files import check_not_pipe
-from fasterbench.core.units import format_si, total
+from fasterbench.core.units import check_choice, check_kind, format_si, total
 from fasterbench.core.warnings import NotMeasuredWarning, warn
 
 if TYPE_CHECKING: from torch.nn import Module
@@ -325,9 +325,8 @@ def read_ncu(
 )->Result:
     """Read the kernels of an Nsight Compute report; in a summary each is a row whatever `by` says. Raise `ValueError`,
     with the line, for what cannot be read."""
-    if by not in [*_groups]: raise ValueError(f"by={by!r}; the ways are {', '.join(_groups)}")
-    if peaks is not None and not isinstance(peaks, HardwarePeaks):
-        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
+    check_choice("by", by, _groups, "the ways")
+    check_kind("peaks", peaks, HardwarePeaks | None, "a HardwarePeaks")
     about = {}
     launches = list(_launches(path, fp16_weights, about))
     roofs = _common_roofs(path, about.get("gpus", {}))

@@ -14,9 +14,8 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh
 
-from ..core.arguments import as_count
 from ..engine.accelerator import accelerator, is_accelerator
-from ..core.units import positive
+from ..core.units import as_count, check_kind, positive
 from ..roofs.network import NetworkPeaks
 from .network_fit import fitted
 from .ranks import limited
@@ -142,9 +141,8 @@ def _groups_of(group):
     "Return the groups to measure in; `TypeError` or `ValueError` for what this rank cannot measure in."
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise ValueError("this rank is not in the group: the ranks of a group call it")
-    if not isinstance(group, dist.ProcessGroup | DeviceMesh | None):
-        raise TypeError(f"group is a {type(group).__name__}; a torch.distributed.ProcessGroup, a DeviceMesh or None "
-                        f"is needed")
+    check_kind("group", group, dist.ProcessGroup | DeviceMesh | None,
+               "a torch.distributed.ProcessGroup, a DeviceMesh or None")
     if isinstance(group, DeviceMesh): groups = [group.get_group(k) for k in _checked_mesh(group)]
     else: groups = [dist.group.WORLD if group is None else group] * (dist.get_world_size(group) > 1)
     if not groups: raise ValueError("1 rank in the group: a network needs at least 2")

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from torch import nn
 
 from ..core.arguments import as_dtype
-from ..core.units import format_si
+from ..core.units import as_count, check_choice, format_si
 from ..roofs.network import NetworkPeaks
 from ..work.count import Work
 from ..work.wire import bus_factor
@@ -71,9 +71,8 @@ def check_parallel(parallel:str, ranks:int):
     if parallel in _refused:
         raise ValueError(f"parallel={parallel!r}: {_refused[parallel]} divides the operators of a step, "
                          "which is not counted; valid are ddp and fsdp")
-    if parallel not in ("ddp", "fsdp"): raise ValueError(f"parallel={parallel!r}: valid are ddp and fsdp")
-    if isinstance(ranks, bool) or not isinstance(ranks, int) or ranks < 1:
-        raise ValueError(f"ranks={ranks!r}: a whole number of at least 1 is needed")
+    check_choice("parallel", parallel, ("ddp", "fsdp"))
+    as_count("ranks", ranks, 1)
 
 # %% ../../nbs/network/parallel.ipynb #ef24a156
 def step_traffic(

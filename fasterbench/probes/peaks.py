@@ -19,11 +19,10 @@ import torch
 from filelock import FileLock, Timeout
 from platformdirs import user_cache_path
 
-from ..core.arguments import as_count
 from ..core.dtypes import dtype_name
 from ..core.files import Number, read_plain, restored, write_whole
 from ..core.progress import debug, progress_bar
-from ..core.units import format_si
+from ..core.units import as_count, format_si
 from ..core.warnings import NotKeptWarning, ProvisionalWarning, warn
 from ..engine.accelerator import Host, accelerator, as_device
 from ..engine.peers import peers

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
-from ..core.arguments import as_count
+from ..core.units import as_count, check_choice
 from ..engine.accelerator import as_device
 from ..engine.modules import parts
 from ..roofline import RooflineAnalyzer
@@ -129,7 +129,7 @@ def _checked(metrics):
     "Return the metrics as a tuple. Raise `ValueError` for one that there is not."
     metrics = (metrics,) if isinstance(metrics, str) else tuple(dict.fromkeys(metrics))
     for m in metrics or (None,):
-        if m not in units: raise ValueError(f"metric {m!r} is not one of {', '.join(units)}")
+        check_choice("metric", m, units)
     return metrics
 
 def _joined_metrics(found, metrics, types):

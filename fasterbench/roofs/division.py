@@ -11,6 +11,7 @@ from itertools import chain
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ..core.units import check_choice
 from .point import RooflinePoint, is_waiting
 from .row import part_of, totals
 
@@ -25,7 +26,7 @@ def shares_of(
     communication_s:float=0.0, # Time in which the model waited for collectives, s
 )->dict[str, float]:
     "Return the fraction of the time in each group, largest first."
-    if by not in _groups: raise ValueError(f"by={by!r}; the groups are {', '.join(_groups)}")
+    check_choice("by", by, _groups, "the groups")
     sums = totals((_groups[by](p), p.time_s) for p in points)
     if overhead_s > 0: sums["overhead"] = overhead_s
     if communication_s > 0: sums["communication"] = communication_s

@@ -252,7 +252,8 @@ class HardwarePeaks:
     def _ceilings_in(self, dtype):
         "Return the ceilings of a dtype, or of the one at whose rate it runs."
         name = dtype_name(dtype)
-        return [c for c in self.ceilings if c.dtype in (name, rate_dtype(name))]
+        names = name, rate_dtype(name)
+        return [c for c in self.ceilings if c.dtype in names]
 
     def flops_of(self,
         dtype:str,            # "float32"

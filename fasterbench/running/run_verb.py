@@ -200,9 +200,9 @@ def run(
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile a model again every N calls.", kind=int)=1000,
     active:whole("Time N consecutive calls per profile.", kind=int)=3, peaks:Peaks=None, top:Top=10,
-    html:output("Write the reports here, one file per model.  [default: SCRIPT.html]")=None,
+    html:output("Write the report here, those of further models as FILE-MODEL.html.  [default: SCRIPT.html]")=None,
     no_html:switch("Write no report.", "--no-html")=False,
-    json:output("Write the results, one file per model.")=None,
+    json:output("Write the result here, those of further models as FILE-MODEL.json.")=None,
 ):
     "Run a script unchanged, and profile each model it calls."
     taken = [name for name, path in (("--html", html), ("--json", json)) if path == "-"]

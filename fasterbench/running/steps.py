@@ -12,12 +12,14 @@ from threading import get_ident
 
 import torch
 from torch import nn
+from torch._higher_order_ops import utils as function_operators
 
 from ..core.arguments import tensors_of
-from ..core.private import _current_autograd_node
+from ..core.private import (_current_autograd_node, _disable_current_modes,
+                                      _get_current_dispatch_mode_stack)
 from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import wrapped
-from ..engine.process import eager
+from ..engine.process import SharedSwitch, eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
 from ..engine.model_state import preserved
@@ -26,7 +28,7 @@ from ..timing.profiler import can_record, session
 from ..timing.modules import (CpuTimestamps, EventTimestamps, StepTimestamps, TimestampCost, enter, leave,
                                            node_cost, self_times, timestamp_cost)
 from ..work.count import border, Work
-from ..work.dispatch import watching, script_operators
+from ..work.dispatch import backward_of_functions, watching, script_operators
 from ..work.target import Target, on_target
 from ..work.rules import assumptions
 from ..work.trace import Tracer, _after, _before
@@ -52,6 +54,14 @@ def is_here(thread)->bool:
 class ProgramTracer(Tracer):
     "Counts operators of a program; an error in the counting is kept in `error`."
     error = None
+    def __init__(self, owners):
+        super().__init__(owners)
+        self.alone = {}                 # Index of a part -> operators of it that are not seen
+
+    def left_alone(self):
+        "Note that the part that runs now runs operators that are not seen."
+        self.alone[self.visits[self._visits.top].part] = {"functions of torch.cond, map or scan": 1}
+
     def made_in(self, node)->int:
         "Return the index of the visit that made an autograd node."
         return self._visits._made_in.of(node)
@@ -74,6 +84,16 @@ class ProgramTracer(Tracer):
         return out
 
 # %% ../../nbs/running/steps.ipynb #sm000022
+def _run_alone(*args, **kwargs):
+    "Run an operator that calls functions as the program does, without modes, which would take its backward."
+    for mode in _get_current_dispatch_mode_stack():
+        if isinstance(mode, ProgramTracer): mode.left_alone()
+    with _disable_current_modes(): return _functions_alone.before(*args, **kwargs)
+
+def _set_functions(call): function_operators._hop_compile_and_call = call
+
+_functions_alone = SharedSwitch(lambda: function_operators._hop_compile_and_call, _set_functions, lambda: _run_alone)
+
 class CountedStep:
     "Counts a step while the program runs it."
     def __init__(self, run:ProgramStep, cost=None):
@@ -88,7 +108,7 @@ class CountedStep:
 
     @contextmanager
     def call(self):
-        with torch.jit.optimized_execution(False), watching(self.tracer): yield
+        with torch.jit.optimized_execution(False), _functions_alone(), watching(self.tracer): yield
 
     @contextmanager
     def backward(self, nodes):
@@ -114,6 +134,7 @@ class CountedStep:
         crossing = border(calls, t.visits, t.memory.made_in, self.lasting)
         kept = [(c, crossed) for c, crossed in zip(calls, crossing) if id(c) in mine]
         unseen = {i: found for i, part in enumerate(self.run.modules) if (found := script_operators(part.module))}
+        unseen |= getattr(t, "alone", {})
         return Work(self.run.parts, [c for c, _ in kept], t.visits[1:], [crossed for _, crossed in kept], unseen)
 
 # %% ../../nbs/running/steps.ipynb #st000023
@@ -197,7 +218,8 @@ def _without_data(run, forward, args, kwargs, backward):
         counted = CountedStep(step)
         counted.tracer = tracer = make(step.owners)
         tracer.visits[0].part = step.earlier
-        with wrapped(step.modules[1:], lambda i, f: tracer.wrap(i + 1, f)), watching(tracer):
+        with (wrapped(step.modules[1:], lambda i, f: tracer.wrap(i + 1, f)), backward_of_functions(tracer, backward),
+              watching(tracer)):
             out = tracer.wrap(0, forward)(*args, **kwargs)
         tracer.check_threads()
         if backward and any(t.requires_grad for t in tensors_of(out)):

@@ -20,8 +20,7 @@ from torch import nn
 
 from ..analysis.measure import check_model, main_dtype
 from ..analysis.rows import measured_result
-from ..core.arguments import as_count
-from ..core.units import format_si
+from ..core.units import as_count, check_kind, format_si
 from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.accelerator import accelerator, is_of_queue
 from ..engine.peers import class_there
@@ -63,8 +62,7 @@ def _checked_log(path):
 
 def _check_arguments(peaks, on_sample):
     check_peaks(peaks)
-    if on_sample is not None and not callable(on_sample):
-        raise TypeError(f"on_sample is a {type(on_sample).__name__}, not a function of step and metrics")
+    check_kind("on_sample", on_sample, Callable | None, "a function of step and metrics")
 
 # %% ../../nbs/running/watch.ipynb #30fae99d
 _watched_models = weakref.WeakSet()    # Models that are watched

@@ -23,13 +23,12 @@ from ..predicting.kernel_times import Chip, attention_kernel, chip_of, missing_p
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
-from ..core.arguments import as_count
 from ..work.stored_weights import StoredWeights
 from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
-from ..core.units import format_si, not_negative, percent_text, positive
+from ..core.units import as_count, check_choice, format_si, not_negative, percent_text, positive
 from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places,
                                             roofs_line)
 
@@ -400,8 +399,7 @@ def _check_server(cache_bytes, split_head, network, engine, reserve):
     if network is not None and not isinstance(network, NetworkPeaks):
         try: positive("network", network)
         except ValueError as error: raise ValueError(f"{error}, or NetworkPeaks") from None
-    if engine is not None and engine not in engines:
-        raise ValueError(f"engine={engine!r}; the engines are {', '.join(engines)}")
+    if engine is not None: check_choice("engine", engine, engines, "the engines")
     if not_negative("reserve", reserve) >= 1:
         raise ValueError(f"reserve={reserve!r}: a fraction from 0 to below 1 is needed")
 

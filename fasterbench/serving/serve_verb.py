@@ -21,7 +21,7 @@ def _config(text):
     raise typer.BadParameter(f"{text!r} does not name a language model; the forms are transformers:FOLDER, "
                              f"transformers:config.json and an id of the hub, OWNER/NAME")
 
-_of_model = "transformers:FOLDER, transformers:config.json, or the id of a model in the hub's local cache"
+_of_model = "transformers:FOLDER, transformers:config.json, or the id of a model in the local Hugging Face cache"
 Config = Annotated[str, typer.Argument(help=_of_model, parser=_config,
                                        metavar="MODEL")]
 
@@ -63,7 +63,7 @@ def serve_verb(
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; of several "
-                 "devices, as many as fit]",
+                 "devices, the largest that fits]",
                  metavar="N,N,…")=None,
     weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).  "
                    "[default: as in the configuration]",

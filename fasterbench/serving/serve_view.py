@@ -18,7 +18,7 @@ from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.certainty import half_width, ratio_factor
-from ..views.columns import Field, brief, ratio_text
+from ..views.columns import as_fields, brief, ratio_text
 from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
@@ -101,41 +101,42 @@ class ServePoint:
         return self.limit_s / max(self.decode_s, self.limit_s) if self.decode_s else None
 
 # %% ../../nbs/serving/serve_view.ipynb #b1500135
-_in_serve_table = [
-    Field("name", "", "phase", meaning="prefill, or decode in the middle or at the end of the output"),
-    Field("batch", "", "batch", "count", "sequences"),
-    Field("context", "", "context", "count", "context length of the last token, in tokens"),
-    Field("weight_bytes", "B", "weights read", "si", "weights read by one forward"),
-    Field("kv_bytes", "B", "cache", "si", "KV cache read by one forward"),
-    Field("limit_s", "s", "limit", "si", "minimum time of one forward pass"),
-    Field("expected_s", "s", "expected", "si", "expected time of the prefill, or per output token of each request"),
-    Field("low_s", "s", "p10", "si", "10th percentile of the expected time"),
-    Field("high_s", "s", "p90", "si", "90th percentile of the expected time"),
-    Field("tokens_per_s", "1/s", "tokens/s at limit", "amount", "tokens per second of all sequences, at the limit"),
-    Field("expected_per_s", "1/s", "tokens/s expected", "amount", "expected tokens per second of all sequences",
-          "expected tokens/s"),
-    Field("first_s", "s", "first token, limit", "si", "minimum time to the first token of a request"),
-    Field("requests_per_s", "1/s", "requests/s", "fixed", "expected requests answered per second"),
-    Field("utilization", "", "decode utilization", "share", "limit ÷ expected time of the decode alone"),
-    Field("bound", "", "bound", meaning="what sets the limit: compute, memory or network"),
-    Field("fits", "", "fits", "flag", "whether weights and KV cache fit in the device's memory"),
-    Field("measured_per_s", "1/s", "measured", "amount", "measured tokens per second"),
-    Field("mfu", "", "MFU, all pairs", "share", "FLOPs ÷ (time × peak), with all query–key pairs", "MFU"),
-    Field("causal_mfu", "", "MFU, unmasked pairs", "share", "MFU, counting only unmasked query–key pairs",
-          "MFU causal"),
-    Field("mbu", "", "MBU", "share", "weights and KV cache read ÷ (time × bandwidth)")]
-_serve_fields = {f.name: f for f in (*_in_serve_table,
-    Field("causal_flops", "FLOP", "FLOP", "si", "FLOPs of matrix products and attention, only unmasked pairs"),
-    Field("other_bytes", "B", "other", "si", "bytes of token ids, logits, and writes to the KV cache"),
-    Field("intensity", "", "FLOP/B", "fixed", "FLOPs ÷ bytes"),
-    Field("flops", "FLOP", "FLOP, full attention", "si", "FLOPs with all query–key pairs of attention"),
-    Field("eager_bytes", "B", "eager bytes", "si", "bytes moved by unfused operators, without weights"),
-    Field("eager_flops", "FLOP", "FLOP of the code", "si", "FLOPs that the code executes, with all experts and pairs"),
-    Field("collective_bytes", "B", "collectives", "si", "bytes that each device sends"),
-    Field("phase", "", "prefill or decode"),
-    Field("at", "", "at", meaning="position in decode: middle or end of the output"),
-    Field("tokens", "", "new tokens", "count", "new tokens of all sequences"),
-    Field("bytes", "B", "bytes", "si", "bytes from which the limit is computed"))}
+_in_serve_table = as_fields("""
+    name           |     | phase              | text   | prefill, or decode in the middle or at the end of the output
+    batch          |     | batch              | count  | sequences
+    context        |     | context            | count  | context length of the last token, in tokens
+    weight_bytes   | B   | weights read       | si     | weights read by one forward
+    kv_bytes       | B   | cache              | si     | KV cache read by one forward
+    limit_s        | s   | limit              | si     | minimum time of one forward pass
+    expected_s | s | expected | si | expected time of the prefill, or per output token of each request
+    low_s          | s   | p10                | si     | 10th percentile of the expected time
+    high_s         | s   | p90                | si     | 90th percentile of the expected time
+    tokens_per_s   | 1/s | tokens/s at limit  | amount | tokens per second of all sequences, at the limit
+    expected_per_s | 1/s | tokens/s expected | amount | expected tokens per second of all sequences | \
+expected tokens/s
+    first_s        | s   | first token, limit | si     | minimum time to the first token of a request
+    requests_per_s | 1/s | requests/s         | fixed  | expected requests answered per second
+    utilization    |     | decode utilization | share  | limit ÷ expected time of the decode alone
+    bound          |     | bound              | text   | what sets the limit: compute, memory or network
+    fits           |     | fits               | flag   | whether weights and KV cache fit in the device's memory
+    measured_per_s | 1/s | measured           | amount | measured tokens per second
+    mfu            |     | MFU, all pairs     | share  | FLOPs ÷ (time × peak), with all query–key pairs | MFU
+    causal_mfu     |     | MFU, unmasked pairs | share  | MFU, counting only unmasked query–key pairs | MFU causal
+    mbu            |     | MBU                | share  | weights and KV cache read ÷ (time × bandwidth)
+""")
+_serve_fields = _in_serve_table | as_fields("""
+    causal_flops     | FLOP | FLOP               | si    | FLOPs of matrix products and attention, only unmasked pairs
+    other_bytes      | B    | other              | si    | bytes of token ids, logits, and writes to the KV cache
+    intensity        |      | FLOP/B             | fixed | FLOPs ÷ bytes
+    flops            | FLOP | FLOP, full attention | si    | FLOPs with all query–key pairs of attention
+    eager_bytes      | B    | eager bytes        | si    | bytes moved by unfused operators, without weights
+    eager_flops      | FLOP | FLOP of the code   | si    | FLOPs that the code executes, with all experts and pairs
+    collective_bytes | B    | collectives        | si    | bytes that each device sends
+    phase            |      | prefill or decode  | text  |
+    at               |      | at                 | text  | position in decode: middle or end of the output
+    tokens           |      | new tokens         | count | new tokens of all sequences
+    bytes            | B    | bytes              | si    | bytes from which the limit is computed
+""")
 _leave_first = ("low_s high_s", "causal_mfu", "context", "kv_bytes", "weight_bytes", "utilization", "fits",
                 "tokens_per_s", "limit_s", "bound", "mfu", "mbu")   # Of a table that is wider than the terminal
 _first_of_serve = ("name", "batch", "limit_s", "expected_s", "low_s", "high_s", "expected_per_s",
@@ -362,7 +363,7 @@ class ServeResult(_ServingView):
         raise ValueError(f"no {phase} at batch {batch}; there are {there}")
 
     def _table(self, without=()):
-        sheet = Sheet({f.name: f for f in _in_serve_table if f.name not in without}, self.points)
+        sheet = Sheet({k: f for k, f in _in_serve_table.items() if k not in without}, self.points)
         first, fits = len(self.told) + 1, any(p.fits is not False for p in self.points)
         title = self.title if fits else f"{self.title}: does not fit"
         return sheet.table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
@@ -451,27 +452,27 @@ class ServeOption:
 _first_of_options = ("name", "batch", "bound", "expected_s", "expected_per_device", "ratio", "output_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
                      "ratio", "price", "limit_per_device")
-_option_fields = {f.name: f for f in (
-    Field("name", "", "devices", meaning="devices that share the model; * no published run checked the device"),
-    Field("most_batch", "", "fits up to", "count", "largest batch whose weights and KV cache fit"),
-    Field("batch", "", "batch", "count", "batch size of this row"),
-    Field("limit_s", "s", "limit", "si", "minimum time of a decode step"),
-    Field("bound", "", "bound", meaning="what sets the limit: compute, memory or network"),
-    Field("expected_s", "s", "time per token", "si", "expected time per output token of a request", "expected"),
-    Field("low_s", "s", "p10", "si"), Field("high_s", "s", "p90", "si"),
-    Field("per_request", "1/s", "tokens/s per request", "amount", "expected tokens/s of one request", "tok/s req."),
-    Field("first_s", "s", "first token, limit", "si", "minimum time to the first token of a request"),
-    Field("requests_per_s", "1/s", "requests/s", "fixed", "expected requests per second of all its devices"),
-    Field("limit_per_device", "1/s", "tokens/s per device, limit", "amount", "",
-          "tok/s dev. limit"),
-    Field("expected_per_device", "1/s", "tokens/s per device, expected", "amount", "",
-          "tok/s dev. exp."),
-    Field("ratio", "", "ratio to first", "ratio", "tokens/s per device ÷ that of the first row", "/first"),
-    Field("ratio_interval", "", "ratio p10 to p90", meaning="the ratio's 80 % interval"),
-    Field("price", "", "price per device-hour", "fixed", "", "price/h"),
-    Field("input_price", "", "price per 1M tokens in", "fixed", "", "price/M in"),
-    Field("output_price", "", "price per 1M tokens out", "fixed", "", "price/M out"),
-    Field("limit_price", "", "price per 1M tokens, limit", "fixed", "", "price/M limit"))}
+_option_fields = as_fields("""
+    name |  | devices | text | devices that share the model; * no published run checked the device
+    most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
+    batch               |     | batch              | count  | batch size of this row
+    limit_s             | s   | limit              | si     | minimum time of a decode step
+    bound               |     | bound              | text   | what sets the limit: compute, memory or network
+    expected_s          | s   | time per token     | si     | expected time per output token of a request | expected
+    low_s               | s   | p10                | si     |
+    high_s              | s   | p90                | si     |
+    per_request         | 1/s | tokens/s per request | amount | expected tokens/s of one request | tok/s req.
+    first_s             | s   | first token, limit | si     | minimum time to the first token of a request
+    requests_per_s      | 1/s | requests/s         | fixed  | expected requests per second of all its devices
+    limit_per_device    | 1/s | tokens/s per device, limit | amount |  | tok/s dev. limit
+    expected_per_device | 1/s | tokens/s per device, expected | amount |  | tok/s dev. exp.
+    ratio               |     | ratio to first     | ratio  | tokens/s per device ÷ that of the first row | /first
+    ratio_interval      |     | ratio p10 to p90   | text   | the ratio's 80 % interval
+    price               |     | price per device-hour | fixed  |  | price/h
+    input_price         |     | price per 1M tokens in | fixed  |  | price/M in
+    output_price        |     | price per 1M tokens out | fixed  |  | price/M out
+    limit_price         |     | price per 1M tokens, limit | fixed  |  | price/M limit
+""")
 
 # %% ../../nbs/serving/serve_view.ipynb #5e000022
 @dataclass(frozen=True, repr=False)

@@ -18,6 +18,7 @@ import torch
 from ..core.arguments import as_dtype
 from ..core.private import TorchDispatchMode, tree_map
 from ..work.rules import op_name, tensors_in
+from ..work.values import most
 
 # %% ../../nbs/speed_of_light/problems.ipynb #45c84044
 few = 1024          # Elements of a tensor of floats that keeps its data: scales, frequencies
@@ -62,8 +63,8 @@ def _size_argument(args):
     return next((a for a in args if isinstance(a, (list, tuple)) and {*map(type, a)} <= {int}), ())
 
 def _lacks_data(t):
-    "Tell if what is made from floats without data has none either: floats, and masks and bytes of large ones."
-    return t.is_floating_point() or t.itemsize == 1 and t.numel() > few ** 2
+    "Tell if what is made from floats without data has none either: floats, and more numbers than are followed."
+    return t.is_floating_point() or t.numel() > most
 
 def _on_meta(x): return x.to("meta") if isinstance(x, torch.Tensor) and not x.is_meta else x
 

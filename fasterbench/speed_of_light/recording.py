@@ -47,7 +47,6 @@ class Node:
     kwargs: dict
     outs: list[Value]
     inputs: list[Value]
-    category: str=""        # That of its rule
     contraction: float=0.0  # FLOP, as its rule counts them
 
 class Returned(NamedTuple):
@@ -68,9 +67,9 @@ class ProgramGraph:
         self.values.append(v := Value(len(self.values), tuple(t.shape), t.dtype, **more))
         return v
 
-    def node(self, op, name, args, kwargs, outs, **more)->Node:
+    def node(self, op, name, args, kwargs, outs, contraction=0.0)->Node:
         inputs = list(dict.fromkeys(values_in((args, kwargs))))
-        self.nodes.append(n := Node(op, name, args, kwargs, outs, inputs, **more))
+        self.nodes.append(n := Node(op, name, args, kwargs, outs, inputs, contraction))
         for v in inputs: v.readers.append(n)
         for v in outs: v.node = n
         return n
@@ -129,7 +128,7 @@ class Recorder(Watcher):
         for t in changes: self._keep_values(t)
         out = self._run(op, args, kwargs)
         self._record(op, name.removeprefix("aten::").removesuffix("_" if changes else ""), *inside, changes,
-                     tensors_in(out), **_contraction_of(op, name, args, kwargs, out))
+                     tensors_in(out), _contraction_of(op, name, args, kwargs, out))
         return out
 
     def _run(self, op, args, kwargs):
@@ -204,11 +203,11 @@ class Recorder(Watcher):
             self.graph.node(None, "write", [before, v, block.steps_of(t)], {}, [block.value])
         self._put(t, v, block)
 
-    def _record(self, op, name, args, kwargs, changes, outs, **more):
+    def _record(self, op, name, args, kwargs, changes, outs, contraction):
         made = changes + [t for t in outs if all(t is not c for c in changes)]
         if not made: return
         new = [self.graph.value(t, known=self.place.values.of(t)) for t in made]
-        self.graph.node(op, name, args, kwargs, new, **more)
+        self.graph.node(op, name, args, kwargs, new, contraction)
         for t, v in zip(made, new):
             block = self._block(t, v)
             (self._write if any(t is c for c in changes) else self._put)(t, v, block)
@@ -244,12 +243,11 @@ def _first_places(name, args, shape):
 _with_products = "matmul", "convolution", "attention", "recurrent"
 
 def _contraction_of(op, name, args, kwargs, out):
-    "Return the category of a contraction, and its FLOPs."
-    if op is torch.ops.aten.scaled_dot_product_attention.default: return dict(category="attention")
+    "Return the FLOPs of a contraction, as its rule counts them."
     known = rules.get(name) or rules.get(name.removesuffix("_"))
-    if known is None or known.category not in _with_products: return {}
-    flops, category = operator_flops(op, args, kwargs, out)
-    return dict(category=category, contraction=flops.contraction if flops else 0.0)
+    if known is None or known.category not in _with_products: return 0.0
+    flops, _ = operator_flops(op, args, kwargs, out)
+    return flops.contraction if flops else 0.0
 
 # %% ../../nbs/speed_of_light/recording.ipynb #314e5026
 class _Called(nn.Module):

@@ -220,18 +220,20 @@ def sol(
         metavar="PROBLEM")],
     on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
-    times:option("Find impossible times here: JSON of KernelBench or sol, or a CSV of names and seconds.")=None,
-    rtol:option("Set the relative tolerance of the results.  [default: that of each problem]", metavar="RTOL",
+    times:option("Find times below that here: JSON of KernelBench or sol, or a CSV of names and seconds.")=None,
+    rtol:option("Allow results this far off, relative, so in lower precision.  [default: that of each problem]", metavar="RTOL",
                 kind=Optional[float],
                 parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
-    cold:switch("Assume that no cache holds the inputs when a call begins.", "--cold")=False,
-    cleared:switch("Assume that writing to a buffer cleared the caches before each call.", "--cleared")=False,
-    jobs:whole("Count N problems at once.", kind=int)=1,
-    limit:option("Stop counting a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
+    cold:switch("Assume that each call reads its inputs from main memory.  [default: a cache may hold them]",
+                "--cold")=False,
+    cleared:switch("As --cold, and assume that each call writes its results to main memory, as caches are cleared by "
+                   "writing.", "--cleared")=False,
+    jobs:whole("Work on N problems at once.", kind=int)=1,
+    limit:option("Give up a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Compute the least time of a function, for any implementation."
+    "Compute a time that no implementation of a function can beat."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

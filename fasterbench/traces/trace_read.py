@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 
 from fastcore.basics import groupby
 
-from ..core.units import percent_text, share_texts
+from ..core.units import check_choice, check_kind, percent_text, share_texts
 from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
@@ -260,8 +260,7 @@ class TraceResult(Result):
 # %% ../../nbs/traces/trace_read.ipynb #90844fd1
 def _name_and_roofs(on, peaks):
     "Return the name of the device, where `on` is one, and the roofs, where they are given."
-    if peaks is not None and not isinstance(peaks, HardwarePeaks):
-        raise TypeError(f"peaks is a {type(peaks).__name__}; a HardwarePeaks is needed")
+    check_kind("peaks", peaks, HardwarePeaks | None, "a HardwarePeaks")
     return (on, peaks) if on is None or names_device(on) else (None, peaks or as_peaks(on))
 
 def _file_texts(name, paths):
@@ -320,7 +319,7 @@ def read_trace(
     kernels=None,                  # File of the kernels of the compiled model, of `to_kernels` or `predict(kernels=)`
 )->TraceResult:
     "Return the rows of traces, and a breakdown of all of the time. Raise `ValueError` for what is no trace."
-    if by is not None and by not in [*_kinds]: raise ValueError(f"by={by!r}; the ways are {', '.join(_kinds)}")
+    if by is not None: check_choice("by", by, _kinds, "the ways")
     if executor is not None and not callable(getattr(executor, "map", None)):
         raise TypeError(f"executor={executor!r}: an Executor of concurrent.futures is needed, or an object with `map`")
     name, peaks = _name_and_roofs(on, peaks)

@@ -23,11 +23,11 @@ def _read_traces(files, by, on, peaks, **beside):
 
 # %% ../../nbs/traces/trace_verb.ipynb #86a338a7
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
-_rows = "Print a row per module, operator, kernel, collective or rank.  [default: module, else kernel]"
+_rows = "Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, else kernel]"
 _on = "Set the GPU, if the trace does not name it: a device name or a `peaks --json` file."
-_capture = "Read the operators in CUDA graphs from this trace, recorded during graph capture. Can be repeated."
+_capture = "If the run replays CUDA graphs: a trace recorded during their capture. Can be repeated."
 _config = "Read the number of experts and the attention windows from the model's config.json."
-_kernel_file = "Read the compiled model's kernels from this `roofline --compile --kernels` file."
+_kernel_file = "If the model was compiled: the file of `roofline --compile --kernels`."
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))
 def trace(
@@ -37,9 +37,9 @@ def trace(
     peaks:option("Use the roofs of this `peaks --json` file.  [default: the GPU's datasheet]")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
-    rules:option("Load FLOP rules (@rule, @engine_rule) from this Python file. Can be repeated.",
+    rules:option("Load FLOP rules of more operators from this Python file. Can be repeated.",
                  kind=Optional[list[str]], metavar="FILE")=None,
-    like:option("Match the kernels of CUDA graphs with this eager trace of the model.", metavar="FILE")=None,
+    like:option("If the run replays CUDA graphs: a trace of the model without them.", metavar="FILE")=None,
     kernels:option(_kernel_file)=None, top:Top=10, html:Report=None, json:Saving=None,
     csv:Rows=None,
     perfetto:output("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,

@@ -59,7 +59,7 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
     return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
-                    "[default: unchanged; float32 models use the bfloat16 peak, else that of float16]", "--dtype",
+                    "[default: unchanged; a float32 model trains in bfloat16, or in float16 without it]", "--dtype",
                     metavar="DTYPE")
 
 def _positive_rate(text):

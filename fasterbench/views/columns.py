@@ -55,7 +55,7 @@ class Field(NamedTuple):
         return "?" if value is None else (_briefs if concise else _formats)[self.format](value, self.unit)
 
 # %% ../../nbs/views/columns.ipynb #ba70d82e
-def in_order(
+def columns_in_order(
     placed, # Pairs: the name of the field that a field follows, "" for the one before it; and the field
 )->dict[str, Field]:
     "Return the fields of `placed` in their order, by name. Of two that follow the same one, the later comes first."
@@ -71,10 +71,11 @@ def in_order(
     return found
 
 # %% ../../nbs/views/columns.ipynb #fe19492d
-def _declared():
+def _row_columns():
     "Yield the columns that rows declare (nbs/roofs/row.ipynb, point.ipynb), each behind the field that it names."
     for name, of in declarations(RooflinePoint).items():
-        if of["title"]: yield of["after"], Field(name, of["unit"], of["title"], of["format"], of["meaning"], of["short"])
+        if of["title"]:
+            yield of["after"], Field(name, *(of[k] for k in ("unit", "title", "format", "meaning", "short")))
 
 _rank = Field("rank", "", "rank", "count", "position by time, slowest first")
 _computed = (
@@ -101,7 +102,7 @@ _computed = (
     ("launch_s", Field("potential_s", "s", "gap", "si", "time − time at the roof")),
 )
 
-fields = in_order([("", _rank), *_declared(), *_computed])
+fields = columns_in_order([("", _rank), *_row_columns(), *_computed])
 
 # %% ../../nbs/views/columns.ipynb #fe0152c2
 def level_fields(names:list[str])->dict[str, Field]:

@@ -9,9 +9,11 @@ __all__ = ['label']
 import re
 from collections.abc import Sequence
 from dataclasses import replace
+from itertools import chain
 
 from fastcore.basics import groupby
 
+from ..core.units import check_choice
 from ..roofs.point import FoldedPoint, RooflinePoint, as_one
 from ..roofs.row import part_of
 
@@ -43,16 +45,18 @@ def _type_key(p):
 
 _keys = dict(type=_type_key, category=lambda p: (p.category or "other", p.phase))
 
-def _rows_of(points, members): return [r for i in members for r in (getattr(points[i], "rows", ()) or (i,))]
+def _with_numbers(points):
+    "Return each row behind the numbers of the rows that it holds; one that is not folded holds itself."
+    return [(getattr(p, "rows", ()) or (i,), p) for i, p in enumerate(points)]
 
 def _merged_rows(points, key, name=None, counted=True):
     "Return one row for each key, in the order of `points`; its name is the first part of the key, or `name` of theirs."
     found = []
-    for k, members in groupby(range(len(points)), lambda i: key(points[i])).items():
-        own = [points[i] for i in members]
+    for k, members in groupby(_with_numbers(points), lambda pair: key(pair[1])).items():
+        held, own = zip(*members)
         called = name([p.name for p in own]) if name else k[0]
         alone = len(own) == 1 and called == own[0].name
-        found.append(own[0] if alone else as_one(own, _rows_of(points, members), called, len(own) if counted else 1))
+        found.append(own[0] if alone else as_one(own, chain.from_iterable(held), called, len(own) if counted else 1))
     return found
 
 # %% ../../nbs/views/fold.ipynb #2230e5e6
@@ -63,21 +67,18 @@ def _layer_part(p, layer):
 
 def by_layer(points:Sequence[RooflinePoint])->list[RooflinePoint]:
     "Return one row per layer and phase in place of the kernels of compiled code; all other rows as they are."
-    parts = [(i, part) for i, p in enumerate(points) for part in ([_layer_part(p, l) for l in p.layers] or [p])]
-    groups = groupby(parts, lambda part: (part[1].name, part[1].phase) if points[part[0]].layers else part[0])
-    found = []
-    for members in groups.values():
-        rows, own = zip(*members)
-        if len(own) == 1 and not points[rows[0]].layers: found.append(own[0]); continue
-        shared = any(len(points[i].layers) > 1 for i in rows)
-        found.append(replace(as_one(own, _rows_of(points, rows), own[0].name, 1), apportioned=shared))
+    parts = [(held, _layer_part(p, l), len(p.layers) > 1) for held, p in _with_numbers(points) for l in p.layers]
+    found = [p for p in points if not p.layers]
+    for members in groupby(parts, lambda part: (part[1].name, part[1].phase)).values():
+        held, own, shared = zip(*members)
+        found.append(replace(as_one(own, chain.from_iterable(held), own[0].name, 1), apportioned=any(shared)))
     return found
 
 # %% ../../nbs/views/fold.ipynb #ca87ef72
 groupings = ("auto", "block", "type", "category", "layer", None)
 
 def _check(group, depth):
-    if group not in groupings: raise ValueError(f"group={group!r}; the groups are {', '.join(map(repr, groupings))}")
+    check_choice("group", group, groupings, "the groups")
     whole = isinstance(depth, int) and not isinstance(depth, bool)
     if depth is not None and not (whole and depth > 0):
         raise ValueError(f"depth={depth!r} is not a whole number from 1 on, or None for the whole tree")

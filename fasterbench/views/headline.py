@@ -123,11 +123,11 @@ def _of_one_run(d):
     "Return a division of a run in which the rows were timed too: what no row has is between them."
     return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
 
-def _with_causes(d, result):
-    "Return a division with what its idle time waited for; gaps of several devices are brought to their mean."
-    sums, idle = totals((i.cause, i.seconds) for i in result.idle), sum(s for name, s in d.apart if name == "(idle)")
-    longest = sorted(sums.items(), key=lambda pair: -pair[1])
-    return replace(d, causes=tuple((cause, idle * s / sum(sums.values())) for cause, s in longest))
+def _with_causes(d, waited):
+    "Return a division with what its idle time `waited` for; gaps of several devices are brought to their mean."
+    idle, total = sum(s for name, s in d.apart if name == "(idle)"), sum(waited.values())
+    longest = sorted(waited.items(), key=lambda pair: -pair[1])
+    return replace(d, causes=tuple((cause, idle * s / total) for cause, s in longest))
 
 def _launching(d):
     "Return the division of a prediction: what is in no layer waits for the CPU to launch the next one."
@@ -137,12 +137,14 @@ def _launching(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, points = result.timing, _time_rows(result)
-    if t is None:
-        d = _of_one_run(division(points, result.program.time_s if result.program else None))
-        return _launching(d) if _is_predicted(result) else _with_causes(d, result)
-    in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
-    return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
+    t, points, waited = result.timing, _time_rows(result), totals((i.cause, i.seconds) for i in result.idle)
+    end, overhead = result.program and result.program.time_s, 0.0
+    if t is not None:
+        in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
+        end, overhead = t.end_to_end_s, max(t.overhead_s - in_rows, 0.0)
+    d = division(points, end, overhead)
+    if t is not None: return d
+    return _launching(_of_one_run(d)) if _is_predicted(result) else _with_causes(_of_one_run(d), waited)
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def highest_clock(peaks)->str:
@@ -331,7 +333,7 @@ def roof_caveats(peaks)->str:
 
 def caveats(result)->str:
     "Return the caveats on operators and roofs in one line; empty without caveats. That on the total is in its line."
-    return doubt_line(caveat_parts(result, total=False))
+    return doubt_line(caveat_parts(result))
 
 def doubt_line(parts:list[str])->str:
     "Join caveats, each kind under its word."
@@ -339,11 +341,10 @@ def doubt_line(parts:list[str])->str:
     return "; ".join(": ".join(filter(None, [word, ", ".join(filter(None, (text for *_, text in found)))]))
                      for word, found in kinds.items())
 
-def caveat_parts(result, total:bool=True)->list[str]:
-    "List the caveats on the total, unless it is left out, on operators and on roofs."
+def caveat_parts(result)->list[str]:
+    "List the caveats on operators and on roofs."
     t = result.timing
-    parts = [time_doubt(t)] if total and time_doubt(t) else []
-    if t and t.ops_take_longer: parts.append(f"{unsteady}: {operators_apart(t)}")
+    parts = [f"{unsteady}: {operators_apart(t)}"] if t and t.ops_take_longer else []
     roofs = unsteady_roofs(result.peaks, result.points) if result.peaks else []
     if len(roofs) > 2: roofs = [*roofs[:2], f"{len(roofs) - 2} more"]
     if roofs: parts.append(f"{unsteady}: roofs {', '.join(roofs)}")

@@ -13,7 +13,7 @@ from fastcore.basics import groupby
 
 from ..core import features
 from ..core.features import is_there
-from ..core.units import format_si, percent_text
+from ..core.units import check_choice, format_si, percent_text
 from ..roofs.datasheet import fractions
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import not_measured, where_measured
@@ -70,7 +70,7 @@ def peaks_table(
 # %% ../../nbs/views/peaks_page.ipynb #6b6383a8
 def probes(peaks:HardwarePeaks, what:str="memory")->list[dict]:
     "Return the probes of memory or arithmetic, fastest first: name, kind, size (B, or FLOP per call), best rate."
-    if what not in ("memory", "arithmetic"): raise ValueError(f"what={what!r}; the sweeps are memory and arithmetic")
+    check_choice("what", what, ("memory", "arithmetic"), "the sweeps")
     if not peaks.sweep: raise ValueError("these peaks have no sweep, as they were not measured; "
                                          "measure_peaks(device) measures them")
     def last(probe): return " channels last" if "channels last" in probe else ""

@@ -16,7 +16,7 @@ from ..core.features import is_there
 from ..core.files import (Facts, Number, check_schema, names_alone, read_json, restored,
                                     write_whole)
 from ..core.streams import print_text
-from ..core.units import first_names, format_si, percent_text, share_texts
+from ..core.units import check_choice, first_names, format_si, percent_text, share_texts
 from ..engine.peers import peers
 from ..roofs.point import RooflinePoint
 from ..roofs.row import names_of
@@ -175,7 +175,7 @@ class Result(View):
         points:str="modules", # "modules", "ops", "kernels" or "steps"
     )->list[RooflinePoint]:
         "Return the points of one kind. Raise `ValueError` for a kind that does not exist."
-        if points not in kinds: raise ValueError(f"points={points!r}; the kinds are {', '.join(kinds)}")
+        check_choice("points", points, kinds, "the kinds")
         return getattr(self, kinds[points])
 
     @property

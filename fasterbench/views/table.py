@@ -124,9 +124,9 @@ def above_text(result)->str:
     return (f"{len(above)} of {len(result.points)} rows are faster than their roof by more than the spread, so a "
             f"count, a time or a roof is wrong: {names}")
 
-def footer(result)->list[str]:
-    "List caveats, rows above their roof, unknown operators, and notes."
-    lines = list(filter(None, (time_doubt(result.timing), caveats(result), base_of_shares(result), above_text(result))))
+def below_table(result)->list[str]:
+    "List caveats, rows above their roof, unknown operators, and notes; without what the headline says."
+    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
     if result.unknown_ops:
         unknown = [f"{printable(k)} ({calls_text(n)})" for k, n in result.unknown_ops.items()]
         lines.append(f"no FLOP rule for {', '.join(unknown)}")
@@ -135,9 +135,9 @@ def footer(result)->list[str]:
     more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
     return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes
 
-def below_table(result)->list[str]:
-    "Return the footer without what the headline says."
-    return [line for line in footer(result) if line != time_doubt(result.timing)]
+def footer(result)->list[str]:
+    "Return what stands below the table, after the doubt about the total."
+    return [*filter(None, [time_doubt(result.timing)]), *below_table(result)]
 
 def breakdown_lines(result)->list[str]:
     "Say where the time of each device of a trace went, of eight at most."

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from ..core.arguments import as_call, copied, tensors_of
-from ..core.units import format_si, total
+from ..core.units import check_kind, format_si, total
 from ..engine.modules import Part, is_compiled
 from ..engine.peers import peers
 from ..engine.process import eager
@@ -352,8 +352,7 @@ def trace_call(
 # %% ../../nbs/work/count.ipynb #1n1t1a1d
 def check_module(model):
     "Raise `TypeError` for what is no module, and `ValueError` for one with parameters or buffers without a shape."
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    check_kind("model", model, nn.Module, "a torch.nn.Module")
     for name, t in (*model.named_parameters(), *model.named_buffers()):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "

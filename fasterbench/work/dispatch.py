@@ -150,7 +150,9 @@ class Watcher(TorchDispatchMode):
         if is_wrapped(types): return self._handed_on(op, args, kwargs)
         self.number_seen += 1
         if isinstance(op, HigherOrderOperator): return self._higher_order(op, args, kwargs)
-        if op.namespace == "prim": return op(*args, **kwargs)          # a question to a fake tensor, not an operator
+        if op.namespace == "prim":                                     # a question to a fake tensor, not an operator
+            asks_device = op is torch.ops.prim.device.default and isinstance(args[0], FakeTensor)
+            return args[0].device if asks_device else op(*args, **kwargs)
         if _has_kernel(op.name(), "CompositeImplicitAutograd") and is_composite(op, tensors_in((args, kwargs))):
             with self: return op._op_dk(DispatchKey.CompositeImplicitAutograd, *args, **kwargs)
         self.captured |= self.functions > 0 and any(_is_trained(t) and id(t) not in self.operands

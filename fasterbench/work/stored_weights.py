@@ -29,9 +29,11 @@ class Format:
     fixed: float=0     # More for each matrix, B
     per_input: float=0 # More for each input, B
     math: str=""       # The dtype that multiplies, where a device has it; "": the model's
+    flat: bool=False   # Whether a group goes on in the next row
 
     def bytes(self, outputs:int, inputs:int)->float:
         "Return the bytes of a matrix."
+        if self.flat: outputs, inputs = 1, outputs * inputs
         scales = math.ceil(outputs / (self.rows or outputs)) * math.ceil(inputs / (self.group or inputs))
         return outputs * inputs * self.bits / 8 + scales * self.scale + self.fixed + self.per_input * inputs
 
@@ -149,7 +151,7 @@ def _bitsandbytes(q, names):
     if eight == four: q.refused("load_in_4bit", four, f"one of load_in_4bit and load_in_8bit (which is {eight})")
     scale = 1 + 4 / 256 if q.switch("bnb_4bit_use_double_quant") else 4
     return _all_but(_staying(q, names, "llm_int8_skip_modules"),
-                    Format(8, scale=4, math="int8") if eight else Format(4, 64, scale=scale))
+                    Format(8, scale=4, math="int8") if eight else Format(4, 64, scale=scale, flat=True))
 
 # %% ../../nbs/work/stored_weights.ipynb #8c76b43e
 def _fp8(q, names):
@@ -268,7 +270,11 @@ def _torchao(q, names):
         whole = of(table.pop("_default", None) if table else kind)
     else: whole = None
     def default(m): return None if lies_in(m.module, stays) or m.is_table and not tables else whole
-    return _by_entry(q, names, {k.removesuffix(".weight"): v for k, v in table.items()}, as_target, of, default)
+    found = _by_entry(q, names, {k.removesuffix(".weight"): v for k, v in table.items()}, as_target, of, default)
+    def format_of(m):
+        fmt = found(m)
+        return None if fmt and fmt.group and m.inputs % fmt.group else fmt      # torchao leaves such a matrix as it is
+    return format_of
 
 # %% ../../nbs/work/stored_weights.ipynb #0d3af6ad
 def _hqq_format(q):
@@ -279,7 +285,7 @@ def _hqq_format(q):
         return other.bits("nbits", among=(8, 4, 3, 2, 1)) / 8 + 4 / other.size("group_size", default=128) \
             if q.get(name) else 2
     return Format(3.2 if bits == 3 else bits, of.size("group_size", default=64),
-                  scale=again("scale_quant_params") + again("zero_quant_params"))
+                  scale=again("scale_quant_params") + again("zero_quant_params"), flat=True)
 
 def _hqq(q, names):
     given = q.inner("quant_config") or q

@@ -31,7 +31,7 @@ from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
                                         no_values, quiet_meta)
-from .trace import Tracer, from_outside, written
+from .trace import Tracer, from_outside, plain_tensors, written
 from .values import Values, as_with_data
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -133,7 +133,9 @@ class FakeTracer(Tracer):
 
     def there(self, t): return self.place.brought(t)
 
-    def see(self, op, args, kwargs): return with_held(self.place, super().see, op, args, kwargs)
+    def see(self, op, args, kwargs):
+        for t in tensors_in((args, kwargs)): self.place.values.recall(t)
+        return with_held(self.place, super().see, op, args, kwargs)
 
     def unrecorded(self): return _Unrecorded(self.place)
 
@@ -168,7 +170,8 @@ class TargetTracer(FakeTracer):
             if out is not NotImplemented: return out
         return super().__torch_dispatch__(op, types, args, kwargs)
 
-def _has_data_here(t): return not isinstance(t, FakeTensor) and t.dim() > 0
+def _has_data_here(t):
+    return t.dim() > 0 and not all(isinstance(part, FakeTensor) for part in plain_tensors(t))
 
 # %% ../../nbs/work/target.ipynb #3ebf88be
 def _kernel_of(op):
@@ -270,20 +273,21 @@ def _optimizer_of(optimizer, place):
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
 
-def _lists(value, own, masks):
-    "Tell if `value` is a list of a module's own tensors, as a recurrent layer has, or a mask of `flex_attention`."
-    return isinstance(value, masks) or type(value) is list and bool(value) and all(id(t) in own for t in value)
+def _is_list_of(value, own):
+    "Tell if `value` is a list of a module's own tensors, as a recurrent layer has; a mask of `flex_attention` counts."
+    return type(value) is not list or bool(value) and all(id(t) in own for t in value)
 
 @contextmanager
 def _fake_model(model, fake):
     "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
-    undo, masks = [], getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", ())
+    undo, kinds = [], {list, getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", list)}
     try:
         for module in model.modules():
             held = [(d, k, t) for d in (module._parameters, module._buffers) for k, t in d.items() if t is not None]
             held += [(vars(module), k, t) for k, t in vars(module).items() if isinstance(t, torch.Tensor) and t.is_meta]
             own = {id(t) for *_, t in held}
-            held += [(vars(module), k, v) for k, v in vars(module).items() if _lists(v, own, masks)]
+            held += [(vars(module), k, v) for k, v in vars(module).items()
+                     if type(v) in kinds and _is_list_of(v, own)]
             for d, k, t in held:
                 undo.append((d, k, t))
                 d[k] = fake(t) if isinstance(t, torch.Tensor) else _fake_sample(t, fake, tensors_of(t))
@@ -324,26 +328,40 @@ def _bfloat16(*args, **kwargs):
     "Tell if there is bfloat16, which a target has at least in software; other threads ask the driver."
     return getattr(_asked, "target", None) is not None or _bfloat16s.before(*args, **kwargs)
 
+def _mask_class(): return getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", SimpleNamespace)
+
+def _blocks_here(mask):
+    "Return what `flex_attention` asks for the device of a mask, which code of the model may hold elsewhere."
+    place, blocks = getattr(_asked, "place", None), vars(mask)["kv_num_blocks"]
+    return blocks if place is None else place.brought(blocks)
+
+def _keep_blocks(mask, blocks): vars(mask)["kv_num_blocks"] = blocks
+
+def _set_blocks(on):
+    if on: _mask_class().kv_num_blocks = property(_blocks_here, _keep_blocks)
+    elif "kv_num_blocks" in vars(_mask_class()): del _mask_class().kv_num_blocks
+
+_masks = SharedSwitch(lambda: False, _set_blocks, lambda: _mask_class() is not SimpleNamespace)
 _autocasts = SharedSwitch(*autocast_call, lambda: _no_amp)
 _bfloat16s = SharedSwitch(*bfloat16_call, lambda: _bfloat16)
 
 @contextmanager
-def _answering(target):
-    "Answer code that asks CUDA what the device can do with what `target` can."
-    before = getattr(_asked, "target", None)
-    with _answers(), _autocasts(), _bfloat16s():
-        _asked.target = target
+def _answering(place):
+    "Answer code that asks CUDA what the device can do with what the target can, and a mask with where it is counted."
+    before = vars(_asked).copy()
+    with _answers(), _autocasts(), _bfloat16s(), _masks():
+        _asked.target, _asked.place = place.target, place
         try: yield
-        finally: _asked.target = before
+        finally: _asked.__dict__.clear(); _asked.__dict__.update(before)
 
 # %% ../../nbs/work/target.ipynb #8b2f5835
 def _as_on(place):
     "Return the contexts within which a run goes as it does on a device that is not a CPU."
     if place.device.type == "cpu": return []
-    asked = _answering(place.target)
+    asked = _answering(place)
     return [asked, _choosing(), backward_here()] if torch.is_grad_enabled() else [torch.inference_mode(), asked]
 
-_two_devices = re.compile(r"two (?:different )?devices,? (\S+?)(?: and |, )(\S+?)[!.]*$", re.M)
+_two_devices = re.compile(r"(?:two (?:different )?devices,?|same device but got) (\S+?)(?: and |, )(\S+?)[!.]*$", re.M)
 
 @contextmanager
 def _explained(model):

@@ -10,6 +10,7 @@ import math, os, sys
 from typing import NamedTuple
 
 import torch
+from torch.multiprocessing.reductions import StorageWeakRef
 from torch.utils.weak import WeakTensorKeyDictionary
 
 from ..core.private import (DataDependentOutputException, DisableTorchFunctionSubclass,
@@ -35,14 +36,23 @@ def _on_cpu(value):
     if isinstance(value, dict): return {k: _on_cpu(v) for k, v in value.items()}
     return [_on_cpu(v) for v in value] if isinstance(value, (list, tuple)) else value
 
+def _spot_of(t): return storage_id(t), t.storage_offset(), t.dtype, t.shape, t.stride()
+
 class Values:
     "Values of tensors without data, as far as they are known."
-    def __init__(self): self._known, self._lost = WeakTensorKeyDictionary(), set()
+    def __init__(self): self._known, self._lost, self._spots = WeakTensorKeyDictionary(), set(), {}
 
     def note(self, t, real):
         "Note that `t`, which has no data, has the values of `real`."
         if _stored(real) > most and not _is_uniform(real): return
         self._known[t], t.followed = real, self
+        self._spots[_spot_of(t)] = StorageWeakRef(t.untyped_storage()), real
+
+    def recall(self, t):
+        "Note what is known of a tensor that autograd has saved and gives back as another object."
+        if not isinstance(t, FakeTensor) or t.is_floating_point() or hasattr(t, "followed"): return
+        storage, real = self._spots.get(_spot_of(t), (None, None))
+        if storage is not None and not storage.expired(): self.note(t, real)
 
     def of(self, t)->torch.Tensor|None:
         "Return a tensor with the values of `t`; `None` where they are not known."
@@ -79,9 +89,9 @@ class Values:
             try: return (op(*next(made), **next(made)),)
             except (RuntimeError, NotImplementedError): return None
 
-    def _located(self, op, args):
+    def _located(self, name, args):
         "Return the arguments of an index, with the places of the masks among its indices that are known."
-        if op_name(op) not in _with_masks: return args
+        if name not in _with_masks: return args
         return [args[0], [i for index in args[1] for i in self._places(index)], *args[2:]]
 
     def _places(self, index):
@@ -100,15 +110,16 @@ class Values:
 
     def _unknown(self, op, args, kwargs):
         "Run an operator whose result is not known, and whose writes make what was known of a tensor void."
-        try: out = op(*self._located(op, args), **kwargs)
+        name = op_name(op)
+        try: out = op(*self._located(name, args), **kwargs)
         except DataDependentOutputException:
             if (answer := _answered()) is None: raise
             assume(answer.why)
             return answer.heard
         with DisableTorchFunctionSubclass():
-            self._lost.update(map(storage_id, _overwritten(op, args, kwargs)))
-            _note_choice(op, args, kwargs, out)
-            if op_name(op) not in _tests | _comparisons: return out
+            self._lost.update(map(storage_id, _overwritten(name, op, args, kwargs)))
+            _note_choice(name, args, kwargs, out)
+            if name not in _tests | _comparisons: return out
             with _disable_current_modes(): alike = _alike(op, args)
             if alike is not None: self._made(op, out, alike)
         return out
@@ -164,18 +175,18 @@ def _alike(op, args):
     one = torch.ones((), dtype=x.dtype)
     return op(one, *(one if value is x else value for value in rest))
 
-def _overwritten(op, args, kwargs):
+def _overwritten(name, op, args, kwargs):
     "Return the tensors whose values a call changes to unknown ones: a check for infinite numbers finds none."
-    if op_name(op) != _unscaled: return written(op, args, kwargs)
+    if name != _unscaled: return written(op, args, kwargs)
     assume(finite)
     return args[0]
 
 # %% ../../nbs/work/values.ipynb #ch01ce02
 _counting = ("aten::_to_copy", "aten::histc")       # also on floating-point numbers
 
-def _note_choice(op, args, kwargs, out):
+def _note_choice(name, args, kwargs, out):
     "Note of the integers that follow from a choice of the largest how many were chosen."
-    name, chosen = op_name(op), max((getattr(t, "chosen", 0) for t in tensors_in((args, kwargs))), default=0)
+    chosen = max((getattr(t, "chosen", 0) for t in tensors_in((args, kwargs))), default=0)
     if name == "aten::topk": chosen, out = args[1] if len(args) > 1 else kwargs["k"], out[1]
     for t in tensors_in(out) if chosen else ():
         if name in _counting or not t.is_floating_point(): t.chosen = chosen

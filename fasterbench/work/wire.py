@@ -10,6 +10,8 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import NamedTuple
 
+from ..core.units import as_count, check_choice
+
 # %% ../../nbs/work/wire.ipynb #e50f0c1c
 def _others(n): return (n - 1) / n
 _factors = dict(all_reduce=lambda n: 2 * (n - 1) / n, all_gather=_others, reduce_scatter=_others, all_to_all=_others,
@@ -21,10 +23,8 @@ def bus_factor(
     ranks:int,      # How many take part
 )->float:
     "Return the bytes that each rank has to send over its link per byte of the buffer, as nccl-tests defines it."
-    if collective not in collectives: raise ValueError(f"collective={collective!r}; known are {', '.join(collectives)}")
-    if isinstance(ranks, bool) or not isinstance(ranks, Integral) or ranks < 2:
-        raise ValueError(f"ranks={ranks!r}: a whole number of at least 2 is needed")
-    return _factors[collective](ranks)
+    check_choice("collective", collective, collectives, "known")
+    return _factors[collective](as_count("ranks", ranks, 2))
 
 # %% ../../nbs/work/wire.ipynb #bc48a910
 def stride_of(

@@ -457,7 +457,8 @@ def counted_work():
 
 def ncu(record, device, folder):
     record.put("counted", counted_work())
-    record.attempt("rows", counters, record, folder) if device.type == "cuda" else rehearsed_ncu(record)
+    if device.type == "cuda": record.attempt("rows", counters, record, folder)
+    else: record.put("rows", dict(error="Nsight Compute is not there"))
 
 def counters(record, folder):
     "What the counters of a GPU say of the five kernels."
@@ -475,16 +476,6 @@ def counters(record, folder):
         subprocess.run(write, stdout=out, timeout=60, check=True, env=os.environ | dict(LC_ALL="C"))
     return {p.name: dict(flops=p.flops, bytes=p.bytes_moved, levels=p.bytes_by_level, time_s=p.time_s)
             for p in read_ncu(report, by="nvtx")}
-
-def rehearsed_ncu(record):
-    """Without a GPU: a report of somebody else's, where it lies beside the project, goes the same way; its grid is
-    that of a product of 2048."""
-    from fasterbench import read_ncu
-    report, n = shared()/"data/ncu/gemm_tiled.csv", 2048
-    if not report.exists(): return record.put("rows", dict(error=f"{report} is not there"))
-    rows = {p.name: dict(flops=p.flops, bytes=p.bytes_moved, time_s=p.time_s) for p in read_ncu(report)}
-    record.put("rows", rows)
-    record.put("counted", record.data["counted"] | dict.fromkeys(rows, dict(flops=2 * n**3, bytes=3 * 4 * n**2)))
 
 def shared(): return Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
 

@@ -1,15 +1,13 @@
-"""Pages of every kind from small real results, and pictures of them at three sizes, light and dark, and after a
-resize.
+"""Pages of every kind from small real results, and pictures of them at three sizes, light and dark.
 
     python tests/benchmarks/screenshots.py FOLDER [--only trace serve] [--sizes 1440x900-light 390x844]
     python tests/benchmarks/screenshots.py nbs/images --pages report.html --picture report.png
 
-What is measured is kept in FOLDER/results, so that the pages are made again without measuring. Each page is tried,
-too: errors in the console, sideways scroll, columns that neither fit nor have a bar, and a picture that a resize
-there and back has changed are printed. The second line makes a picture of one page at 1440×740,
-light, as `.ci/readme.py --run` does for the README. Needs selenium and Chrome or Chromium; pages of traces and
+What is measured is kept in FOLDER/results, so that the pages are made again without measuring; `tests/test_views.py`
+presses and measures what is on pages. The second line makes a picture of one page at 1440×740, light, as `.ci/readme.py --run` does for the README. Needs selenium and Chrome or Chromium; pages of traces and
 kernels need the public files that CONTRIBUTING names."""
-import argparse, base64, json, os, pickle, shutil, subprocess, sys, time
+import argparse, base64, os, pickle, shutil, subprocess, sys, time
+from itertools import product
 from pathlib import Path
 
 root = Path(__file__).parents[2]
@@ -142,9 +140,6 @@ def view(browser, width, height):
         time.sleep(0.05)
     time.sleep(0.1)
 
-def shot(browser):
-    return base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", dict(format="png"))["data"])
-
 def opened(browser, page, width, height, scheme):
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia",
                             dict(features=[dict(name="prefers-color-scheme", value=scheme)]))
@@ -155,56 +150,16 @@ def opened(browser, page, width, height, scheme):
     while not browser.execute_script("return document.body.dataset.size"): time.sleep(0.05)
     view(browser, width, height)
 
-doubts = """
-  const frame = document.getElementById("scroller"), wide = document.getElementById("table").offsetWidth
-  const fits = wide <= frame.clientWidth + 1, bar = frame.offsetHeight - frame.clientHeight > 8
-  const last = [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.getBoundingClientRect().right).at(-1)
-  return [document.documentElement.scrollWidth > innerWidth && `sideways: ${document.documentElement.scrollWidth}`,
-    !fits && `columns of ${wide} px in ${frame.clientWidth}${bar ? "" : " without a bar"}, seen up to ${last?.textContent}`,
-    document.getElementById("legend").offsetHeight > 34 && "a legend of several lines"].filter(Boolean)"""
-
-# The share of pixels of two pictures that are clearly not alike.
-differing = """
-  const [one, other, done] = arguments
-  const pixels = async url => {
-    const image = new Image(); image.src = url; await image.decode()
-    const canvas = Object.assign(document.createElement("canvas"), {width: image.width, height: image.height}), pen = canvas.getContext("2d")
-    pen.drawImage(image, 0, 0)
-    return pen.getImageData(0, 0, canvas.width, canvas.height).data
-  }
-  Promise.all([pixels(one), pixels(other)]).then(([a, b]) => {
-    let count = 0
-    for (let i = 0; i < a.length; i += 4) if (Math.abs(a[i] - b[i]) + Math.abs(a[i + 1] - b[i + 1]) + Math.abs(a[i + 2] - b[i + 2]) > 160) count++
-    done(4 * count / a.length)
-  })"""
-
-def as_url(png): return "data:image/png;base64," + base64.b64encode(png).decode()
+def picture(browser, page, path, width=1440, height=740, scheme="light"):
+    "The first screen of a page."
+    opened(browser, page, width, height, scheme)
+    path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", dict(format="png"))["data"]))
+    print(path, path.stat().st_size, "bytes", flush=True)
 
 def pictures(browser, page, folder, only):
-    for width, height in sizes:
-        for scheme in ("light", "dark"):
-            name = f"{page.stem}-{width}x{height}-{scheme}"
-            if only and not any(o in name for o in only): continue
-            opened(browser, page, width, height, scheme)
-            found = browser.execute_script(doubts) + [e["message"] for e in browser.get_log("browser")]
-            before = shot(browser)
-            (folder/f"{name}.png").write_bytes(before)
-            turned = {1440: (1024, 768), 1024: (800, 768)}.get(width, (height, width))
-            view(browser, *turned)
-            (folder/f"{name}-turned.png").write_bytes(shot(browser))
-            found += [f"turned, {d}" for d in browser.execute_script(doubts)]
-            view(browser, width, height)
-            after = shot(browser)
-            if (changed := browser.execute_async_script(differing, *map(as_url, (before, after)))) > 0.002:
-                found.append(f"the way back changed {changed:.1%}")
-                (folder/f"{name}-resized.png").write_bytes(after)
-            print(name, *found, sep="; ", flush=True)
-
-def picture(browser, page, path):
-    "The first screen of a page."
-    opened(browser, page, 1440, 740, "light")
-    path.write_bytes(shot(browser))
-    print(path, path.stat().st_size, "bytes")
+    for (width, height), scheme in product(sizes, ("light", "dark")):
+        name = f"{page.stem}-{width}x{height}-{scheme}"
+        if not only or any(o in name for o in only): picture(browser, page, folder/f"{name}.png", width, height, scheme)
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()

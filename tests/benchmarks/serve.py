@@ -98,14 +98,6 @@ def servers(given):
     for i in range(len(names)):
         print(f" {'+ ' * (i > 0)}{names[i]} {error(lambda r: total(r, names[i + 1:])):.1%}", end="")
     print("\nwithout:", ", ".join(f"{n} {error(lambda r: total(r, (n,))):.1%}" for n in names))
-    for models in sorted(set(configs.values())):                     # the server's step by the other models
-        rest, own = ([r for r in runs if (r["model"] == models) == is_own] for is_own in (False, True))
-        if not rest or not own: continue
-        best = min((error(lambda r: total(r, ("server",)) + s, rest), s)
-                   for s in (0, 0.25e-3, 0.5e-3, 0.75e-3, 1e-3, 2e-3))[1]
-        print(f"step of the server by the other models: {best * 1e3:g} ms; {models} then "
-              f"{error(lambda r: total(r, ('server',)) + best, own):.1%}")
-    return runs
 
 # -- gpt-fast -------------------------------------------------------------------------------------------------------
 
@@ -157,7 +149,6 @@ def gptfast(given):
         off_by.append(abs(row['rate'] / row['expected'] - 1))
     print(f"{len(gpt_fast)} rows, weights held: at most {worst:.2%} off; "
           f"expected time: median error {sorted(off_by)[len(off_by) // 2]:.1%}")
-    return worst
 
 # -- decode attention -----------------------------------------------------------------------------------------------
 

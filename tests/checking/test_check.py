@@ -26,7 +26,6 @@ def test_a_check_that_is_terminated_leaves_no_worktree(tmp_path):
 
 def test_junit_is_xml_whatever_the_names_hold():
     "Control characters and halves of letters are no XML; they are written as escapes."
-    from types import SimpleNamespace
     from xml.etree import ElementTree
     from fasterbench.checking import verdict_view
     assert verdict_view._xml_text("a\x00b\x1b[31m\ud800\tc\nd é 🦀") == "a\\x00b\\x1b[31m\\ud800\tc\nd é 🦀"

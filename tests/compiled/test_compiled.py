@@ -4,6 +4,7 @@ from functools import partial
 
 import pytest
 import torch
+from modules import Call
 from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -148,16 +149,11 @@ def test_eager_beside_compiled(forward):
     assert unbroken(limits[0]) in found.render()
     assert {"blocks.0.norm", "blocks.1.up", "head"} <= {l.name for l in lines if None not in l.points}
 
-class Runs(nn.Module):
-    "A function as a module."
-    def __init__(self, f): super().__init__(); self.f = f
-    def forward(self, *args): return self.f(*args)
-
 threads = {"cpp.threads": 2}        # with one thread Inductor makes a loop of a scatter
 
 def compiled_rows(f, *sample):
     torch._dynamo.reset()
-    return check(profiled(torch.compile(Runs(f), options=threads), sample))
+    return check(profiled(torch.compile(Call(f), options=threads), sample))
 
 def scatters():
     "What is added to, an index of the rows and of each element, and a source: 100, 3000 and 3000 rows of 16."
@@ -184,7 +180,7 @@ def test_operators_that_change_a_tensor_have_rows():
     assert added.program.flops == 3000 * 16 + 100 * 16 and copies(added) == [12_800, 12_800]
     row = row_of(added, "scatter_reduce_")
     assert (row.flops, row.bytes_moved) == (3000 * 16, 384_000 + 192_000 + 2 * 6400)
-    assert row.layers[0][:2] == ("", "Runs")
+    assert row.layers[0][:2] == ("", "Call")
     most = compiled_rows(lambda o, i, s: o.scatter_reduce(0, i, s, "amax"), out, index, source)
     assert (row_of(most, "scatter_reduce_").flops, most.program.flops) == (48_000, 48_000)
     drawn = compiled_rows(lambda x: torch.empty_like(x).bernoulli_(.3) * x, source)
@@ -195,7 +191,7 @@ def test_operators_that_change_a_tensor_have_rows():
 def test_an_operator_without_a_row_is_named(monkeypatch):
     monkeypatch.setattr(inductor, "_numbered", lambda generator, scheduler, node, original: original(scheduler, node))
     out, _, index, source = scatters()
-    f = torch.compile(Runs(lambda o, i, s: o.scatter_add(0, i, s).scatter_add(0, i, s)), options=threads)
+    f = torch.compile(Call(lambda o, i, s: o.scatter_add(0, i, s).scatter_add(0, i, s)), options=threads)
     torch._dynamo.reset()
     assert any("no row for aten.scatter_reduce_.two (2 calls):" in n for n in profiled(f, (out, index, source)).notes)
 
@@ -227,7 +223,7 @@ def test_an_operator_that_only_checks_has_a_row():
     assert (row.flops, row.bytes_moved) == (0, 4) and not any("one row" in n for n in result.notes)
 
 class Gathers(nn.Module):
-    def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Runs(lambda x, i: x.gather(0, i))
+    def __init__(self): super().__init__(); self.fc, self.pick = nn.Linear(64, 64), Call(lambda x, i: x.gather(0, i))
     def forward(self, x, i): return self.pick(self.fc(x), i)
 
 def test_the_gradient_of_a_gather_has_a_row():
@@ -324,21 +320,15 @@ def test_what_runs_eagerly_between_graphs():
     row = next(p for p in result.points if not p.layers and p.flops)
     assert row.flops == 2 * 8 * 16 * 8 + 2 * 8 * 8 * 16 and row.name == ""
 
-def test_dynamic_shapes_and_recompilation():
-    "A model compiled for one batch and then for any: the kernels have the sizes of this sample."
-    model = torch.compile(made())
+@pytest.mark.parametrize("dynamic, before, sample",
+                         [(None, (8, 6), torch.ones(5, 16)), (True, (5,), torch.ones(5, 16)),
+                          (True, (5,), torch.ones(8, 16)[2:7])], ids=["compiled again", "own memory", "a view"])
+def test_dynamic_shapes(dynamic, before, sample):
+    """Compiled for other batches before, or for any: the kernels have the sizes of this sample. With dynamic=True the
+    symbol of a size is named after its tensor, or after the one that this is a view of."""
+    model = torch.compile(made(), dynamic=dynamic)
     with torch.no_grad():
-        for n in (8, 6): model(torch.ones(n, 16))
-    result = check(profiled(model, torch.ones(5, 16)))
-    assert contractions(result) == products(made(), torch.ones(5, 16))
-    up = next(p for p in kernels(result) if p.name == "blocks.0.up")
-    assert up.bytes_moved == 4 * (5 * 16 + 16 * 32 + 32 + 5 * 32)
-
-@pytest.mark.parametrize("sample", [torch.ones(5, 16), torch.ones(8, 16)[2:7]], ids=["own memory", "a view"])
-def test_sizes_that_are_symbols_from_the_first_run(sample):
-    "With dynamic=True the symbol of a size is named after its tensor, or after the one that this is a view of."
-    model = torch.compile(made(), dynamic=True)
-    with torch.no_grad(): model(sample)
+        for n in before: model(sample[:n] if n == len(sample) else torch.ones(n, 16))
     result = check(profiled(model, sample))
     assert contractions(result) == products(made(), sample) and not result.notes
     up = next(p for p in kernels(result) if p.name == "blocks.0.up")

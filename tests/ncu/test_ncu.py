@@ -7,7 +7,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings, strategies as st
 
 import ncu_files
-from conftest import heavy_only, nightly, shared, shared_file
+from conftest import heavy, heavy_only, nightly, shared, shared_file
+from ncu_files import line
 from fasterbench.roofs.point import RooflinePoint
 from fasterbench.ncu.ncu import missing_command, read_ncu
 from fasterbench.views.table import summary
@@ -57,8 +58,6 @@ def cell(name, i, unit, locale):
     if kind == "bytes" and "peak" in name: power, text = 0, "byte/cycle"
     whole = power == 0 and kind != "percent"
     return text, written(values[i] / 10**power, *locales[locale], 0 if whole else 2)
-
-def line(cells): return ",".join('"' + str(c).replace('"', '""') + '"' for c in cells)
 
 nvtx = [f"{kind}_Range:PL_Type:PL_Value:CLR_Type:Color:Msg_Type:Msg"
         for kind in ("thread Domain:Push/Pop", "Id:Domain:Start/Stop")]
@@ -303,7 +302,7 @@ def damaged(data, edits):
             if j is not None: data[j:j + 1] = text if how == "digit" else b"," + text
     return bytes(data)
 
-@settings(max_examples=9000 if nightly else 300, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=9000 if nightly else 300 if heavy else 100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(whole)), edits, st.sampled_from(["utf-8", "utf-16"]))
 def test_damaged_reports(tmp_path_factory, name, edits, encoding):
     path = folder(tmp_path_factory)/"damaged.csv"
