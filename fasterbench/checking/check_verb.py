@@ -294,8 +294,8 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a section per model.", metavar="BUDGETS")],
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
-    against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine.",
-                   metavar="REF|FILE")=None,
+    against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine; limits "
+                   "in percent need it.", metavar="REF|FILE")=None,
     rounds:whole("Take N samples of each time, or up to 4N if the limit lies within its confidence interval.  "
                  "[default: as in BUDGETS, else 20]", 10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "

@@ -301,10 +301,10 @@ def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 
 _forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER or FILE.py:FUNCTION, a function that returns a module, or "
-          "(module, input)")
+          "(module, input). FOLDER may be a config.json; no weights are needed.")
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
-Device = option("Run on this device: cpu, cuda, cuda:1, …  [default: the accelerator that is there, else cpu]",
-                metavar="DEVICE")
+Device = option("Run on this device, also cuda:1.  [default: the accelerator that is there, else cpu]",
+                metavar="cpu|cuda|…")
 Dtype = option("Convert the model to float32, float64, bfloat16 or float16.  [default: unchanged]", metavar="DTYPE")
 Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.", metavar="SHAPE")
 Length = whole("Set the sequence length of a language model in tokens.  [default: 128]")
@@ -312,8 +312,8 @@ Quiet = switch("Show no progress bar.", "--no-progress")
 Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
-Group = words("Group rows by repeated block, module type, kind of work, or layer (kernels of --compile); auto: by block "
-              "if the table is long.",
+Group = words("Group rows by repeated block, module type, kind of work, or, for kernels of --compile, layer; "
+              "auto: by block if the table is long.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.")
 Report = output("Write the report; - for standard output.")

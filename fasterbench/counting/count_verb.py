@@ -171,10 +171,11 @@ class StepCounts(Counts):
                              "count transformers:config.json --backward --optimizer AdamW"))
 def count(
     model:Model, dtype:Dtype=None, input:Shape=None,
-    batch:whole("Set the batch size.  [default: that of the sample, else 1]")=None, seq:Length=None,
-    backward:switch("Count a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
+    batch:whole("Set the batch size.  [default: that of the input, else 1]")=None, seq:Length=None,
+    backward:switch("Count forward and backward; without --loss, the loss is the sum of the output.",
+                    "--backward")=False,
     loss:Loss=None,
-    optimizer:option("Also count the step of this torch.optim optimizer.", metavar="NAME")=None,
+    optimizer:option("Also count the update by this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Count under torch.autocast.", "bfloat16", "float16")=None,
     on:option("Compare peak memory with this device's capacity, and find the largest batch that fits.",
               metavar="DEVICE", parser=target_device)=None,

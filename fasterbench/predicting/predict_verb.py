@@ -116,7 +116,8 @@ On = option("Predict for this device, or for several: names (`fasterbench peaks 
 def predict_verb(
     model:Model, on:On, dtype:Dtype=None, autocast:words("Predict under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Predict under torch.compile; compiling takes 10 to 60 s.", "--compile")=False,
-    backward:switch("Predict a training step; without --loss, the loss is the sum of the output.", "--backward")=False,
+    backward:switch("Predict forward and backward; without --loss, the loss is the sum of the output.",
+                    "--backward")=False,
     loss:Loss=None,
     optimizer:option("Also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices (with --backward).", kind=int)=1,
@@ -129,7 +130,7 @@ def predict_verb(
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
-    batch:option("Set the batch size, or several: 1,8,64.  [default: that of the sample, else 1]",
+    batch:option("Set the batch size, or several: 1,8,64.  [default: that of the input, else 1]",
                  metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):

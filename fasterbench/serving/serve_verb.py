@@ -62,8 +62,8 @@ def serve_verb(
               "files.", "--on", kind=list[str], metavar="DEVICE|FILE,…"),
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
-    batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; of several "
-                 "devices, the largest that fits]",
+    batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "
+                 "devices, the largest batch that fits each]",
                  metavar="N,N,…")=None,
     weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).  "
                    "[default: as in the configuration]",

@@ -220,14 +220,15 @@ def sol(
         metavar="PROBLEM")],
     on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
-    times:option("Find times below that here: JSON of KernelBench or sol, or a CSV of names and seconds.")=None,
-    rtol:option("Allow results this far off, relative, so in lower precision.  [default: that of each problem]", metavar="RTOL",
-                kind=Optional[float],
+    times:option("Report times in this file that are below it: JSON of KernelBench or `sol --json`, or a CSV of "
+                 "names and seconds.")=None,
+    rtol:option("Allow this relative error of the results, which decides the precision.  [default: of each problem]",
+                metavar="RTOL", kind=Optional[float],
                 parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
     cold:switch("Assume that each call reads its inputs from main memory.  [default: a cache may hold them]",
                 "--cold")=False,
-    cleared:switch("As --cold, and assume that each call writes its results to main memory, as caches are cleared by "
-                   "writing.", "--cleared")=False,
+    cleared:switch("As --cold, and assume that each call also writes its results to main memory: for benchmarks that "
+                   "clear caches by writing to a buffer.", "--cleared")=False,
     jobs:whole("Work on N problems at once.", kind=int)=1,
     limit:option("Give up a problem after this many CPU seconds.  [default: 60]", metavar="SECONDS",
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,

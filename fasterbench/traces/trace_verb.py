@@ -23,8 +23,9 @@ def _read_traces(files, by, on, peaks, **beside):
 
 # %% ../../nbs/traces/trace_verb.ipynb #86a338a7
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
-_rows = "Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, else kernel]"
-_on = "Set the GPU, if the trace does not name it: a device name or a `peaks --json` file."
+_rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, "
+         "else kernel]")
+_on = "Name the GPU, if the trace does not: a device name, or a `peaks --json` file of it."
 _capture = "If the run replays CUDA graphs: a trace recorded during their capture. Can be repeated."
 _config = "Read the number of experts and the attention windows from the model's config.json."
 _kernel_file = "If the model was compiled: the file of `roofline --compile --kernels`."
@@ -34,12 +35,12 @@ def trace(
     files:Annotated[list[str], typer.Argument(help=_files, metavar="FILE")],
     by:words(_rows, "module", "operator", "kernel", "collective", "rank")=None,
     on:option(_on, parser=target_device, metavar="DEVICE|FILE")=None,
-    peaks:option("Use the roofs of this `peaks --json` file.  [default: the GPU's datasheet]")=None,
+    peaks:option("Take the roofs from this `peaks --json` file.  [default: the GPU's datasheet]")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
     rules:option("Load FLOP rules of more operators from this Python file. Can be repeated.",
                  kind=Optional[list[str]], metavar="FILE")=None,
-    like:option("If the run replays CUDA graphs: a trace of the model without them.", metavar="FILE")=None,
+    like:option("Instead of --capture: a trace of the model without CUDA graphs.", metavar="FILE")=None,
     kernels:option(_kernel_file)=None, top:Top=10, html:Report=None, json:Saving=None,
     csv:Rows=None,
     perfetto:output("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,

@@ -59,7 +59,7 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
     return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
-                    "[default: unchanged; a float32 model trains in bfloat16, or in float16 without it]", "--dtype",
+                    "[default: that of the model; for float32 the peak of bfloat16, or of float16]", "--dtype",
                     metavar="DTYPE")
 
 def _positive_rate(text):
@@ -78,12 +78,12 @@ def mfu_verb(
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
                         "--tokens-per-s", kind=str,
                         metavar="RATE"),
-    seq:Length=None, batch:whole("Set the batch size.  [default: that of the sample, else 1]")=None,
+    seq:Length=None, batch:whole("Set the batch size.  [default: that of the input, else 1]")=None,
     dtype:_PeakDtype=None,
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    "Compute model and hardware FLOPs utilization from tokens/s."
+    "Compute MFU, and HFU with what checkpointing recomputes, from tokens/s."
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
