@@ -530,8 +530,8 @@ def test_figures_of_an_answer_are_in_the_csv():
     told = {k: {float(r[k]) for r in rows} for k in ("step_time_s", "per_s", "mfu", "peak_bytes")}
     [time_s], [rate], [mfu], [peak] = told.values()
     assert rate == pytest.approx(8 / time_s)
-    assert first_lines(step)[0].startswith(f"a step of 8 samples: expected {format_si(time_s, 's')} · {brief(rate)} "
-                                           f"samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
+    assert first_lines(step)[0].startswith(f"a step of 8 samples: expected {format_si(time_s, 's')} (device time only) "
+                                           f"· {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))
     for text in (f"{format_si(float(of['expected_per_s']))} tokens/s expected", format_si(float(of["first_s"]), "s"),

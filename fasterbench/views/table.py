@@ -136,7 +136,7 @@ def below_table(result)->list[str]:
     return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes
 
 def footer(result)->list[str]:
-    "Return what stands below the table, after the doubt about the total."
+    "Return the lines below the table, after the doubt about the total."
     return [*filter(None, [time_doubt(result.timing)]), *below_table(result)]
 
 def breakdown_lines(result)->list[str]:
