@@ -1,6 +1,6 @@
 """Devices: one place names their types; and on a simulated one, whose clock is known, every time is what it has to
 be."""
-import functools, gc, io, os, random, re, sys, tempfile, threading, tokenize, types, warnings
+import functools, gc, inspect, io, os, random, re, sys, tempfile, threading, tokenize, types, warnings
 from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 
@@ -46,7 +46,7 @@ def test_devices_are_named_in_one_place():
 # good
 
 def apart(test):
-    "Run `test` in a process of its own, in which the simulated device is there."
+    "Run `test` in a process of its own, in which the simulated device is there, with the `tools` for it."
     @functools.wraps(test)
     def forked_test(*args, **kwargs):
         code = (
@@ -55,13 +55,14 @@ def apart(test):
             f"{kwargs!r})")
         done = forked.python(code, package=True)
         assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
-    forked_test.test = test
+    _, *given = inspect.signature(test).parameters.values()
+    forked_test.test, forked_test.__signature__ = test, inspect.Signature(given)
     return forked_test
 
 def inside(name, args, kwargs):
     import simulated
     simulated.install()
-    globals()[name].test(*args, **kwargs)
+    globals()[name].test(tools(), *args, **kwargs)
 
 def tools():
     "What the tests use; imported where the device is."
@@ -90,9 +91,10 @@ def check_sum(ra, step):
     assert ({round(p.time_s * 1e9) for p in ra.steps} == {round(step * 1e3)}
             and ra.timing.clock == "kernel times (simulated)")
 
+def usual(t, **how): return profiled(t, net(t), sample(t), t.Table(kernels=kernels, **how))
+
 @apart
-def test_a_device_that_pytorch_takes_for_a_real_one():
-    t = tools()
+def test_a_device_that_pytorch_takes_for_a_real_one(t):
     from fasterbench.engine.accelerator import available_devices, as_device
     assert available_devices() == ["cpu", "sim:0"] and str(as_device("sim")) == "sim:0"
     x = t.torch.arange(6.0).reshape(2, 3).to("sim")
@@ -111,20 +113,18 @@ def test_a_device_that_pytorch_takes_for_a_real_one():
     assert t.books.allocated == before
 
 @apart
-def test_kernel_bound():
+def test_kernel_bound(t):
     "Three kernels of 100, 30 and 100 µs behind a launch of 5: the device waits for the first launch alone."
-    t = tools()
-    ra = profiled(t, net(t), sample(t), t.Table(kernels=kernels))
+    ra = usual(t)
     assert microseconds(ra) == {"0": 100, "1": 30, "2": 100, "(idle)": 5}
     check_sum(ra, 235)
     assert ({(o.name, o.operator): round(o.time_s * 1e6, 6) for o in ra.ops}
             == {("0", "aten::addmm"): 100, ("1", "aten::relu"): 30, ("2", "aten::addmm"): 100})
 
 @apart
-def test_the_allocators_peak_is_beside_the_counted_one():
+def test_the_allocators_peak_is_beside_the_counted_one(t):
     """The allocator gives out what is asked for, or blocks of 512 B: at the peak weights (128, 16, 64 and 4
     numbers), sample and results."""
-    t = tools()
     exact = profiled(t, net(t), sample(t), t.Table()).result.memory
     assert (exact.allocated_bytes == exact.peak_bytes
             and "×1.00 of the counted: 0 B libraries, rounding" in exact.allocator_line)
@@ -137,9 +137,8 @@ def test_the_allocators_peak_is_beside_the_counted_one():
     assert blocks.allocated_bytes == exact.start_bytes + 2 * 512
 
 @apart
-def test_launch_bound():
+def test_launch_bound(t):
     "Launches of 50 µs and kernels of 10, 5 and 10: 3 · 50 and the last kernel, of which 25 are work."
-    t = tools()
     ra = profiled(t, net(t), sample(t), t.Table(launch=50_000, kernels=dict(addmm=10_000, relu=5_000)))
     assert microseconds(ra) == {"0": 10, "1": 5, "2": 10, "(idle)": 135}
     check_sum(ra, 160)
@@ -148,27 +147,24 @@ def test_launch_bound():
                          [(50_000, {"0": 10, "1": 5, "2": 10, "(idle)": 135}),
                           (1_000, {"0": 10, "1": 5, "2": 10, "(idle)": 1})])
 @apart
-def test_calls_that_take_longer_under_the_profiler_are_no_idle_time(launch, rows):
+def test_calls_that_take_longer_under_the_profiler_are_no_idle_time(t, launch, rows):
     """As before, while each recorded call takes 20 µs more: 3 · 70 + 10 in the record, 3 · 50 + 10 without it; and
     where kernels hide the launches."""
-    t = tools()
     ra = profiled(t, net(t), sample(t), t.Table(launch=launch, recorded=20_000,
                                                 kernels=dict(addmm=10_000, relu=5_000)))
     assert microseconds(ra) == rows
     check_sum(ra, sum(rows.values()))
 
 @apart
-def test_gaps_between_kernels_are_idle():
-    t = tools()
-    ra = profiled(t, net(t), sample(t), t.Table(gap=2_000, kernels=kernels))
+def test_gaps_between_kernels_are_idle(t):
+    ra = usual(t, gap=2_000)
     assert microseconds(ra)["(idle)"] == 5 + 2 * 2
     check_sum(ra, 239)
 
 @apart
-def test_training():
+def test_training(t):
     """Backward of a product: the gradient of the weight, that of the input but for the first layer, and the sum of the
     bias, 10 µs each; of the loss a sum and the expansion of its gradient; one update of all parameters."""
-    t = tools()
     model = net(t)
     ra = profiled(t, model, sample(t), t.Table(kernels=kernels), backward=True,
                   optimizer=t.torch.optim.SGD(model.parameters(), lr=0.1))
@@ -181,10 +177,9 @@ def test_training():
 
 @heavy_only("a model of the size that people use")
 @apart
-def test_resnet18():
+def test_resnet18(t):
     """Of each of 20 convolutions and batch norms, 17 activations, 8 sums of blocks, one pooling, one mean and one
     product."""
-    t = tools()
     torchvision = pytest.importorskip("torchvision")
     took = dict(convolution=200, native_batch_norm=20, relu_=7, add_=9, max_pool2d_with_indices=11, mean=12, addmm=13)
     model, x = torchvision.models.resnet18().to("sim"), t.torch.randn(2, 3, 32, 32).to("sim")
@@ -200,10 +195,9 @@ def test_resnet18():
 
 @heavy_only("a model of the size that people use")
 @apart
-def test_resnet18_training():
+def test_resnet18_training(t):
     """Every convolution 200 µs, and 400 µs backward; the gradients that meet before a block are added, by the first
     of what follows."""
-    t = tools()
     torchvision = pytest.importorskip("torchvision")
     model, x = torchvision.models.resnet18().to("sim"), t.torch.randn(2, 3, 32, 32).to("sim")
     ra = profiled(t, model, x, t.Table(kernels=dict(convolution=200_000, convolution_backward=400_000)), steps=2,
@@ -217,10 +211,9 @@ def test_resnet18_training():
     assert round(sum(p.time_s for p in ra.results) * 1e9) == round(ra.program.time_s * 1e9)
 
 @apart
-def test_transformer():
+def test_transformer(t):
     """A layer of attention that trains: 3 + 1 + 2 products with a bias at 100 µs, 2 batched ones, softmax, the
     norms."""
-    t = tools()
     model = t.nn.TransformerEncoderLayer(16, 4, 32, dropout=0.0, batch_first=True).to("sim")
     x = t.torch.randn(2, 5, 16).to("sim")
     ra = profiled(t, model, x, t.Table(kernels=dict(addmm=100_000)), backward=True,
@@ -253,17 +246,15 @@ def branches(t):
     return Branches().to("sim")
 
 @apart
-def test_two_streams():
+def test_two_streams(t):
     """b from 5 to 105 µs and a from 10 to 110: 95 both, of which each has half; then a sum of 10 and an activation
     of 30."""
-    t = tools()
     ra = profiled(t, branches(t), sample(t), t.Table(kernels=kernels))
     assert microseconds(ra) == {"a": 47.5 + 5, "b": 5 + 47.5, "act": 30, "": 10, "(idle)": 5}
     check_sum(ra, 150)
 
 @apart
-def test_a_kernel_that_no_layer_launched():
-    t = tools()
+def test_a_kernel_that_no_layer_launched(t):
     class Stray(t.nn.Module):
         def __init__(self): super().__init__(); self.a = t.nn.Linear(8, 8)
         def forward(self, x):
@@ -275,9 +266,8 @@ def test_a_kernel_that_no_layer_launched():
     check_sum(ra, 145)
 
 @apart
-def test_copies_beside_compute():
+def test_copies_beside_compute(t):
     "A copy from 5 to 65 µs and a product from 10 to 110."
-    t = tools()
     class Copies(t.nn.Module):
         def __init__(self):
             super().__init__()
@@ -292,10 +282,9 @@ def test_copies_beside_compute():
     check_sum(ra, 110)
 
 @apart
-def test_one_wait_at_each_border_of_a_step():
+def test_one_wait_at_each_border_of_a_step(t):
     """Begin and end of 3 runs without an instrument, 4 recorded ones and one for the allocator's peak, however many
     layers there are, in both phases; and one before each recorded run, for what it is given."""
-    t = tools()
     deep = t.nn.Sequential(*(t.nn.Linear(8, 8) for _ in range(12))).to("sim")
     for model, how in ((net(t), {}), (deep, {}), (deep, dict(backward=True))):
         profiled(t, model, sample(t), t.Table(kernels=kernels), **how)
@@ -318,44 +307,40 @@ def changed(t, change):
 whole = {"0": 100, "1": 30, "2": 100, "(idle)": 5}
 
 @apart
-def test_records_in_any_order_are_joined():
-    t = tools()
+def test_records_in_any_order_are_joined(t):
     for change in (lambda events: events[::-1], lambda events: random.Random(1).sample(events, len(events)),
                    # the kernels link to their operators
                    lambda events: [e for e in events if e.kind != "privateuse1_runtime"],
                    lambda events: [e for i, e in enumerate(events) if e.kind != "privateuse1_runtime" or i % 2]):
-        with changed(t, change): ra = profiled(t, net(t), sample(t), t.Table(kernels=kernels))
+        with changed(t, change): ra = usual(t)
         assert microseconds(ra) == whole and not ra.result.notes
 
 @apart
-def test_kernels_that_are_not_in_the_record_are_said():
-    t = tools()
+def test_kernels_that_are_not_in_the_record_are_said(t):
     with changed(t, lambda events: [e for e in events if e.called != "sim::relu"]):
-        ra = profiled(t, net(t), sample(t), t.Table(kernels=kernels))
+        ra = usual(t)
     assert microseconds(ra) == {"0": 100, "2": 100, "1": 0, "(idle)": 35}
     assert ra.result.notes == ["the profiler recorded no kernel for 3 of 9 launches (1): their time is in (idle)"]
     assert ra.result.notes[0] in " ".join(ra.result.text().split())
 
 @pytest.mark.parametrize("gone", ["kernel", "fasterbench::timestamp", "activity"])
 @apart
-def test_without_a_whole_record_events_tell_the_times(gone):
+def test_without_a_whole_record_events_tell_the_times(t, gone):
     "The first layer's time begins when its timestamp is put into the queue, before its launch."
-    t = tools()
     def drop(events):
         return [e for i, e in enumerate(events) if gone not in (e.kind, e.called) or gone != "kernel" and i % 5]
     if gone == "activity": t.sim.Simulated.activity = None
     with changed(t, drop), warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ra = profiled(t, net(t), sample(t), t.Table(kernels=kernels))
+        ra = usual(t)
     assert microseconds(ra) == {"0": 105, "1": 30, "2": 100} and ra.timing.clock == "sim events"
     assert ([str(w.message) for w in caught]
             == ["no operator times: the record of the kernels is incomplete; the times of the modules are from sim "
                 "events"])
 
 @apart
-def test_a_profiler_that_cannot_begin_is_done_without():
+def test_a_profiler_that_cannot_begin_is_done_without(t):
     "As PyTorch's fails on an Intel GPU whose driver is too old for it: in a profile, and in a program."
-    t = tools()
     from fasterbench import watch
     from fasterbench.engine import accelerator as seam
     @contextmanager
@@ -376,8 +361,7 @@ def test_a_profiler_that_cannot_begin_is_done_without():
     assert w.failures and all("Fail to enable Kineto" in f for f in w.failures) and "forward" not in vars(model)
 
 @apart
-def test_work_of_another_thread_is_no_modules():
-    t = tools()
+def test_work_of_another_thread_is_no_modules(t):
     class Threaded(t.nn.Module):
         def __init__(self): super().__init__(); self.a, self.b = t.nn.Linear(8, 8), t.nn.Linear(8, 8)
         def forward(self, x):
@@ -398,10 +382,9 @@ def state(t, model):
             [p.grad for p in model.parameters()], [sorted(vars(m)) for m in model.modules()], switches)
 
 @apart
-def test_out_of_memory_in_the_middle():
+def test_out_of_memory_in_the_middle(t):
     """In the copy of the sample, in the first layer, in the second; and in a training step, when the optimizer
     takes its memory."""
-    t = tools()
     model, x = net(t), sample(t)
     gc.collect()
     held = t.books.allocated
@@ -420,8 +403,7 @@ def test_out_of_memory_in_the_middle():
 
 @pytest.mark.parametrize("backward", [False, True])
 @apart
-def test_an_error_that_surfaces_one_call_later(backward):
-    t = tools()
+def test_an_error_that_surfaces_one_call_later(t, backward):
     model, x = net(t), sample(t)
     for at in (1, 4, 13, 31):
         gc.collect()
@@ -435,8 +417,7 @@ def test_an_error_that_surfaces_one_call_later(backward):
         assert state(t, model) == before and t.books.allocated == held, at
 
 @apart
-def test_a_watch_hands_an_error_of_the_queue_to_the_program():
-    t = tools()
+def test_a_watch_hands_an_error_of_the_queue_to_the_program(t):
     from fasterbench import watch
     model, x = net(t), sample(t)
     for at in range(19, 91, 5):
@@ -450,9 +431,8 @@ def test_a_watch_hands_an_error_of_the_queue_to_the_program():
 # ---- what else is on it
 
 @apart
-def test_a_watched_training():
+def test_a_watched_training(t):
     "A program that does not wait: its queue is never empty, and the waits around a recorded step are none of its own."
-    t = tools()
     from fasterbench import watch
     model, x = net(t), sample(t)
     optimizer = t.torch.optim.SGD(model.parameters(), lr=0.1)
@@ -470,8 +450,7 @@ def test_a_watched_training():
 
 @heavy_only("measures the roofs of a simulated device")
 @apart
-def test_peaks_are_those_of_the_table():
-    t = tools()
+def test_peaks_are_those_of_the_table(t):
     from fasterbench import measure_peaks
     torch, cache = t.torch, 8 << 20
     cost = t.sim.rates({torch.float32: 1e12, torch.bfloat16: 4e12}, [(cache, 4e10), (None, 1e10)])
@@ -489,9 +468,8 @@ def test_peaks_are_those_of_the_table():
         measure_peaks("sim", dtype=torch.float64, cache=False)
 
 @apart
-def test_a_graph_keeps_the_memory_that_it_works_on():
+def test_a_graph_keeps_the_memory_that_it_works_on(t):
     "A replay writes where the captured call did: nobody else may get that memory."
-    t = tools()
     from fasterbench.engine.accelerator import accelerator
     from fasterbench.probes.probes import graph_probe
     t.books.reset(t.Table())
@@ -504,10 +482,9 @@ def test_a_graph_keeps_the_memory_that_it_works_on():
     assert t.books.allocated == before
 
 @apart
-def test_copies_of_the_sample_are_in_no_row():
+def test_copies_of_the_sample_are_in_no_row(t):
     """A model that writes to its sample gets a copy in every run: 100 µs each, still under way when the run could
     begin. The sum of 40 µs waits for its launch."""
-    t = tools()
     class Adds(t.nn.Module):
         def forward(self, x, kept): return kept.add_(x)
     given = sample(t), t.torch.zeros(2, 8).to("sim")
@@ -532,9 +509,8 @@ def graphed(t):
     return model
 
 @apart
-def test_a_captured_graph_has_a_time_and_no_known_work():
+def test_a_captured_graph_has_a_time_and_no_known_work(t):
     "A copy of 10 µs, and a graph of 100 and 30; four calls of 5 µs, of which the first is waited for."
-    t = tools()
     t.books.reset(t.Table(kernels=kernels))
     ra = profiled(t, graphed(t), sample(t), t.Table(kernels=kernels))
     assert microseconds(ra) == {"0": 100, "1": 140, "2": 100, "(idle)": 5}
@@ -553,10 +529,9 @@ def traced(t, path, run):
     t.sim.write_trace([*events, step], path)
 
 @apart
-def test_replays_in_a_trace_have_the_operators_of_their_capture():
+def test_replays_in_a_trace_have_the_operators_of_their_capture(t):
     """Two replays of a graph of three kernels, joined by order and name to the operators and modules of the
     capture's trace."""
-    t = tools()
     from fasterbench import read_trace
     model, x, here = net(t).eval(), sample(t), t.sim.Simulated(t.torch.device("sim", 0))
     t.books.reset(t.Table(kernels=kernels))
@@ -577,11 +552,10 @@ def test_replays_in_a_trace_have_the_operators_of_their_capture():
 @pytest.mark.parametrize("training", [pytest.param(False, marks=heavy_only("training has the same rows, and more")),
                                       True])
 @apart
-def test_compiled_kernels_have_rows_of_their_own(training):
+def test_compiled_kernels_have_rows_of_their_own(t, training):
     """Two products of 100 µs and two fused activations of 7, each at its call in the code that Inductor wrote.
     Training: a sum of the loss and one gradient of it at 10; in the backward three products at 50, three fused
     kernels, and a copy of the gradient."""
-    t = tools()
     t.sim.install_compiler()
     model = t.nn.Sequential(t.nn.Linear(8, 16), t.nn.ReLU(), t.nn.Linear(16, 4), t.nn.ReLU()).to("sim")
     table = t.Table(kernels=dict(addmm=100_000, mm=50_000, fused=7_000))
@@ -600,9 +574,8 @@ def test_compiled_kernels_have_rows_of_their_own(training):
     check_sum(ra, 220 + (2 * 10 + 3 * 50 + 3 * 7 + 10) * training)
 
 @apart
-def test_a_watch_leaves_a_capture_alone():
+def test_a_watch_leaves_a_capture_alone(t):
     "A program that captures a graph of its model now and then: the calls that only go into the graph are not seen."
-    t = tools()
     from fasterbench import watch
     model, x, here = net(t), sample(t), t.sim.Simulated(t.torch.device("sim", 0))
     t.books.reset(t.Table(kernels=kernels))
@@ -616,8 +589,7 @@ def test_a_watch_leaves_a_capture_alone():
             == {"0": 100, "1": 30, "2": 100})
 
 @apart
-def test_a_trace_of_the_run_says_the_same(tmp_path="/tmp"):
-    t = tools()
+def test_a_trace_of_the_run_says_the_same(t):
     from fasterbench import read_trace
     model, x = net(t).eval(), sample(t)
     rows = microseconds(profiled(t, model, x, t.Table(kernels=kernels)))
@@ -628,9 +600,8 @@ def test_a_trace_of_the_run_says_the_same(tmp_path="/tmp"):
     assert {p.name.removeprefix("(model)."): round(p.time_s * 1e6, 6) for p in found.points} == rows
 
 @apart
-def test_memory_of_layers_is_counted_on_every_device():
+def test_memory_of_layers_is_counted_on_every_device(t):
     "What each layer makes, of 2 × 16, 2 × 16 and 2 × 4 elements of 4 B; the model itself makes nothing."
-    t = tools()
     from fasterbench.profiling import LayerProfiler
     t.books.reset(t.Table())
     rows = LayerProfiler(net(t), sample(t)).profile(("memory",), device="sim")
@@ -638,8 +609,7 @@ def test_memory_of_layers_is_counted_on_every_device():
 
 @heavy_only("a process of its own that profiles")
 @apart
-def test_the_command_line():
-    t = tools()
+def test_the_command_line(t):
     from fasterbench.cli.main import main
     def run(*args):
         sys.argv = ["fasterbench", *args]

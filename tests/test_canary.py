@@ -95,6 +95,7 @@ elsewhere = {
     "traces.trace_work": "_meta_registrations",
     "probes.probes": "_int_mm _scaled_mm",
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
+    "running.steps": "_higher_order_ops.utils",                  # likewise
     "work.dispatch": "_mkldnn",
     "compiled.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv "
                       "utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",

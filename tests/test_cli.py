@@ -289,7 +289,8 @@ saved.to_json("again.json"); assert fasterbench.from_json("again.json") == saved
 both = fasterbench.compare(saved, "saved.json")
 both.summary(3); both.plot(); both.to_html("both.html"); both.to_csv("both.csv")
 from fasterbench.cli.main import main
-for args in (["report", "saved.json"], ["report", "memory.json", "--html", "memory.html"], ["compare", *["memory.json"] * 2, "--html", "pair.html"],
+for args in (["report", "saved.json"], ["report", "memory.json", "--html", "memory.html"],
+                 ["compare", *["memory.json"] * 2, "--html", "pair.html"],
              ["compare", "saved.json", "saved.json", "--html", "cli.html"]):
     try: main(args)
     except SystemExit as e: assert e.code == 0

@@ -74,7 +74,9 @@ for kind in ("ddp", "fsdp", "tensor", "forward"):
     for _ in range(2): opt.zero_grad(); model(x).square().mean().backward(); opt.step()
     before = whole(model, opt)
     step = {} if kind == "forward" else dict(backward=True, loss=lambda out: out.square().mean(), optimizer=opt)
-    analyzer = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=None if kind == "ddp" and os.environ.get("FASTERBENCH_TESTS") in ("all", "nightly") else 12, **step)
+    heavy = os.environ.get("FASTERBENCH_TESTS") in ("all", "nightly")
+    steps = None if kind == "ddp" and heavy else 12
+    analyzer = RooflineAnalyzer(model, x, peaks).profile(warmup=1, steps=steps, **step)
     same = all(map(equal, before, whole(model, opt)))
     opt.zero_grad(); model(x).square().mean().backward(); opt.step()             # it can be trained on
     r, all_ranks = analyzer.result, analyzer.gather()
@@ -82,7 +84,8 @@ for kind in ("ddp", "fsdp", "tensor", "forward"):
     out[kind] = dict(same=same, steps=t.steps, ops=len(r.ops), ratio=t.ratio, unknown=r.unknown_ops,
         exposed=t.exposed_s, communication=t.communication_s, rows=[[p.name, p.type, p.phase, p.time_s] for p in r],
         sum=t.rows_s + t.overhead_s + (t.exposed_s or 0), total=sum(p.time_s for p in r),
-        gathered=None if all_ranks is None else json.loads(all_ranks.to_json()), table=all_ranks and __import__("fasterbench.views.table").views.table.summary(all_ranks))
+        gathered=None if all_ranks is None else json.loads(all_ranks.to_json()),
+        table=all_ranks and __import__("fasterbench.views.table").views.table.summary(all_ranks))
 class Stage(nn.Module):
     def __init__(self):
         super().__init__()
@@ -93,7 +96,8 @@ class Stage(nn.Module):
         y = torch.empty(32, 64); dist.recv(y, 0); return self.back(y)
 r = RooflineAnalyzer(Stage(), x, peaks).profile(warmup=1, steps=5).gather()
 out["pipeline"] = r and dict(notes=[n for n in r.notes if "different" in n], rows=[p.name for p in r])
-alone = RooflineAnalyzer(net(), x, peaks).profile(steps=2, warmup=0) if rank == 0 else None     # of one rank: nobody is asked
+# of one rank: nobody is asked
+alone = RooflineAnalyzer(net(), x, peaks).profile(steps=2, warmup=0) if rank == 0 else None
 dist.barrier()
 print("OUT" + json.dumps(out))
 '''
@@ -185,7 +189,10 @@ def test_four_ranks_with_roofs_of_their_own(tmp_path):
     "Ranks of one host measure together, and the second time they read what they kept."
     code = '''
 from fasterbench.probes import peaks as module
-module._measure = lambda here, dtypes, *rest: (time.sleep(0.1 * rank), HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(here.properties())))[1]
+def measure(here, dtypes, *rest):
+    time.sleep(0.1 * rank)
+    return HardwarePeaks(1e9 * (rank + 1), 1e9, device="cpu", environment=module.environment(here.properties()))
+module._measure = measure
 model = spread("ddp", net())
 found = [RooflineAnalyzer(model, x).profile(steps=2, warmup=0, backward=True).peaks.peak_flops]
 files = len(list(module.cache_folder().glob("peaks-*.json")))
@@ -307,7 +314,10 @@ def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
     "Two stages of a pipeline that compute in different dtypes get the same roofs, with a ceiling for each."
     code = '''
 from fasterbench.probes import peaks as module
-module._measure = lambda here, dtypes, *rest: [found.append(list(map(str, dtypes))), HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(here.properties()))][1]
+def measure(here, dtypes, *rest):
+    found.append(list(map(str, dtypes)))
+    return HardwarePeaks(1e9, 1e9, device="cpu", environment=module.environment(here.properties()))
+module._measure = measure
 found = []
 class Stage(nn.Module):
     def __init__(self): super().__init__(); self.linear = nn.Linear(64, 64, dtype=[torch.float32, torch.bfloat16][rank])

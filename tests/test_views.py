@@ -58,7 +58,8 @@ def test_a_sweep_of_predictions_says_limit_and_interval():
         view, page = view_of(kind), on_page(kind)
         for r in view.results:
             from fasterbench.views.headline import time_text
-            assert "limit" in time_text(r) and time_text(r) in page and time_text(r) in " ".join(view.text().split()), kind
+            assert "limit" in time_text(r) and time_text(r) in page, kind
+            assert time_text(r) in " ".join(view.text().split()), kind
         assert "(predicted)" in page
 
 @pytest.mark.parametrize("kind", makers)
@@ -147,9 +148,11 @@ def written_texts(folder): return {p.name: p.read_text().partition('<script type
 
 kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
 
-verbs = "count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run", "compiled", "peaks"
+verbs = ("count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run", "compiled",
+         "peaks")
 
-@pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", ci=("compare", "run"), why="a process for each verb"))
+@pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", ci=("compare", "run"),
+                                         why="a process for each verb"))
 def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
     "Standard output and every file: neither the folder that it worked in, nor that of the packages, nor a home."
     arguments = written_by(verb, written_folder(tmp_path))
@@ -618,4 +621,5 @@ def test_a_row_faster_than_its_roof_is_named_once():
     from view_kinds import profiled, row
     fast = profiled(points=[row("fast", 1e-4)])
     said = [c for c in replace(fast, notes=[above_text(fast)]).caveats if "faster than" in c]
-    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so a count, a time or a roof is wrong: fast (200 %)"]
+    assert said == ["1 of 1 rows are faster than their roof by more than the spread, so a count, a time or a roof is "
+                    "wrong: fast (200 %)"]

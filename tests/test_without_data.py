@@ -10,7 +10,7 @@ from torch import nn
 from torch._higher_order_ops import while_loop
 from torch._higher_order_ops.map import map as each
 
-from fasterbench import count_work
+from fasterbench import HardwarePeaks, RooflineAnalyzer, count_work
 from fasterbench.work.rules import experts_read, filled_groups, least_experts, routed_evenly
 from fasterbench.work.target import Target
 from test_zoo import families, made, sum_of_results
@@ -92,6 +92,14 @@ def test_given_routing_is_read(target, device):
     assert sum(t.bytes for t in product.reads if t.bytes > 4000) == 4 * 64 * 32 * 2
     assert product.flops == 8 * 2 * 64 * 32 and work.assumptions == ()
 
+@pytest.mark.parametrize("chosen", [[[0, 1], [0, 1], [2, 0], [5, 1]], [[3, 3]] * 4])
+def test_given_routing_is_profiled(chosen):
+    "Each chosen expert of 64·32 numbers of 2 B, the tokens, 8 numbers of 8 B, and the result."
+    peaks, experts = HardwarePeaks(1e12, 1e11), len({e for of in chosen for e in of})
+    made = RooflineAnalyzer(Routed(), (torch.ones(4, 64, dtype=torch.bfloat16), torch.tensor(chosen)), peaks)
+    made.profile(warmup=1, steps=2, progress=False)
+    assert made.result.points[0].bytes_moved == experts * 64 * 32 * 2 + 4 * 64 * 2 + 8 * 8 + 8 * 32 * 2
+
 def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
     rows = Calls(lambda m, t: F.one_hot(t, 7))
     alike(rows, torch.tensor([0, 3, 6]))
@@ -99,20 +107,29 @@ def test_one_hot_rows_are_made_by_the_operators_that_run_on_data():
 
 # ---- operators
 
+of_two_dtypes = [       # beside layers: what is called with 4 × 8 ones
+    lambda x: F.nll_loss(x, x[:, 0].long(), x[0].double()), lambda x: F.nll_loss(x, x[:, 0].int()),
+    lambda x: x.index_select(0, x[0].short()), lambda x: F.conv1d(x[None], x[:, :4, None], x[:, 0].half()),
+    lambda x: F.embedding_bag(x.long(), x, per_sample_weights=x.double(), mode="sum"),
+    lambda x: F.batch_norm(x, x[0].double(), x[0].double()), lambda x: F.batch_norm(x, x[0], x[0], x[0].bfloat16()),
+    lambda x: F.layer_norm(x, (8,), x[0], x[0].double()), lambda x: torch.cdist(x, x.double()),
+    lambda x: F.scaled_dot_product_attention(x[None, None], x[None, None].half(), x[None, None])]
+
 @pytest.mark.parametrize("layer, x", [(nn.Linear(16, 8), torch.ones(4, 16).double()),
                                       (nn.Linear(16, 8).bfloat16(), torch.ones(4, 16)),
                                       (nn.Conv2d(3, 4, 1), torch.ones(1, 3, 8, 8).double()),
-                                      (Calls(lambda m, x: torch.cdist(x, x.double())), torch.ones(32, 4)),
-                                      (Calls(lambda m, x: F.batch_norm(x, x[0].double(), x[0].double())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.batch_norm(x, x[0], x[0], x[0].bfloat16())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.layer_norm(x, (8,), x[0], x[0].double())), torch.ones(4, 8)),
-                                      (Calls(lambda m, x: F.scaled_dot_product_attention(x, x.half(), x)),
-                                       torch.ones(1, 2, 16, 16))])
+                                      *((Calls(lambda m, x, f=f: f(x)), torch.ones(4, 8)) for f in of_two_dtypes)])
 @pytest.mark.parametrize("target", targets)
 def test_calls_of_two_dtypes_are_refused(layer, x, target):
     with pytest.raises((RuntimeError, ValueError), match="type"): count_work(layer, x)
-    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same|the same dtype"):
+    with pytest.raises((RuntimeError, ValueError), match="one dtype|should be the same|the same dtype|indices in"):
         count_work(layer, x, target=targets[target])
+
+def test_a_loss_of_two_dtypes_is_in_the_wider():
+    "The differences of 4 numbers are in float64: 8 · 4 B of buffer, 4 · 4 and 8 · 4 B of operands."
+    net = Calls(lambda m, x: F.mse_loss(x, m.y), y=torch.ones(4).double())
+    alike(net, torch.ones(4))
+    assert count_work(net, torch.ones(4), target=cpu).memory.peak_bytes == 80
 
 @pytest.mark.parametrize("loss", [F.mse_loss, F.smooth_l1_loss, F.binary_cross_entropy, F.soft_margin_loss, F.l1_loss,
                                   F.huber_loss])
@@ -191,6 +208,13 @@ def test_elements_lie_as_kernels_lay_them(f, x):
     "In rows, or as an operand: what follows copies them, or does not."
     net = Calls(lambda m, x: f(x * m.scale), scale=nn.Parameter(torch.ones(())))
     alike(net, x, backward=True, loss=lambda y: y.reshape(-1).square().sum())
+
+def test_a_convolution_of_one_picture_made_of_tokens():
+    "The batch of 1 has the stride of a channel: the result lies by rows, and the layer behind it adds its bias apart."
+    def forward(m, x): return m.l(m.c(x.transpose(1, 2).view(1, 8, 4, 4)).flatten(2).transpose(1, 2))
+    net = Calls(forward, c=nn.Conv2d(8, 8, 3, padding=1, groups=8), l=nn.Linear(8, 4))
+    alike(net, torch.ones(1, 16, 8))
+    alike(net, torch.ones(1, 16, 8), backward=True)
 
 def test_the_backward_of_a_view_that_is_written():
     "PyTorch writes the gradient of a view by strides: 3·3·8 numbers of 4 B more than without data."

@@ -15,7 +15,7 @@ from pathlib import Path
 from ..core import features
 from ..core.features import absent, is_there
 from ..core.streams import print_text
-from ..core.warnings import FasterbenchWarning, warn
+from ..core.warnings import FasterbenchWarning
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
                                  Saved, Saving, Shape, Top, app, batch_sizes, check_there, device_here,

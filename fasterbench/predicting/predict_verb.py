@@ -15,7 +15,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
-from ..views.columns import Field
+from ..views.columns import as_fields
 from ..views.headline import is_device_alone, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View
@@ -45,14 +45,23 @@ def _sweep_fields(results):
     "Return the fields of predictions: those of a training step only where each is one."
     unit, steps = amount_done(results[0])[1], [r.environment.get("step") for r in results]
     rate = f"{unit}/s of the device" if any(map(is_device_alone, results)) else f"expected {unit}/s"
-    known = (Field("device", "", "device"), Field("batch", "", "batch", "count"), Field("limit_s", "s", "limit", "si"),
-             Field("time_s", "s", "expected", "si"), Field("p10", "s", "p10", "si"), Field("p90", "s", "p90", "si"),
-             Field("per_s", f"{unit}/s", rate, "amount"), Field("peak_bytes", "B", "memory", "si"))
-    step = (Field("mfu", "", "MFU", "share"), Field("hfu", "", "HFU", "share"))
-    share = Field("memory_share", "", "share", "share", meaning="peak memory ÷ memory of the device")
-    most = (Field("largest_batch", "", "fits up to", "count"),)
-    known += (step if all(steps) else (share,)) + (most if any("largest_batch" in (s or {}) for s in steps) else ())
-    return {f.name: f for f in known}
+    of_no_step = {"memory_share"} if all(steps) else {"mfu", "hfu"}
+    left_out = of_no_step | ({"largest_batch"} if not any("largest_batch" in (s or {}) for s in steps) else set())
+    known = as_fields(f"""
+        device        |          | device     | text
+        batch         |          | batch      | count
+        limit_s       | s        | limit      | si
+        time_s        | s        | expected   | si
+        p10           | s        | p10        | si
+        p90           | s        | p90        | si
+        per_s         | {unit}/s | {rate}     | amount
+        peak_bytes    | B        | memory     | si
+        mfu           |          | MFU        | share
+        hfu           |          | HFU        | share
+        memory_share  |          | share      | share | peak memory ÷ memory of the device
+        largest_batch |          | fits up to | count
+    """)
+    return {k: f for k, f in known.items() if k not in left_out}
 
 def _speed_factors(results):
     "Return a line per further device: how many times as fast the faster of it and the first is, with the range."

@@ -8,7 +8,7 @@ __all__ = ['Record', 'Phase', 'Parts', 'Layers', 'unknown_work', 'no_work', 'tot
 
 # %% ../../nbs/roofs/row.ipynb #4af5c5da
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import KW_ONLY, dataclass, field, fields
 from functools import cache
 from typing import Any, Literal, TypeVar
 
@@ -158,6 +158,7 @@ class Row:
                                    after="calls")
     bytes_by_level: Sequence = quantities("bytes that each level of memory serves, nearest first; empty: main memory "
                                           "all", sum_by_level, of="bytes_moved")
+    _: KW_ONLY                  # What stands above is also given by place
     phase: Phase = named("phase", "phase of a training step: forward, recompute, backward or update",
                          after="type")
     operator: str = named("operator", "PyTorch operator, for rows of operators")

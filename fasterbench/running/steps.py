@@ -90,9 +90,13 @@ def _run_alone(*args, **kwargs):
         if isinstance(mode, ProgramTracer): mode.left_alone()
     with _disable_current_modes(): return _functions_alone.before(*args, **kwargs)
 
-def _set_functions(call): function_operators._hop_compile_and_call = call
+_caller = "_hop_compile_and_call"       # PyTorch 2.11 has none: there a mode ends such a program
 
-_functions_alone = SharedSwitch(lambda: function_operators._hop_compile_and_call, _set_functions, lambda: _run_alone)
+def _set_functions(call):
+    if call is not None: setattr(function_operators, _caller, call)
+
+def _functions_called(): return getattr(function_operators, _caller, None)
+_functions_alone = SharedSwitch(_functions_called, _set_functions, lambda: _functions_called() and _run_alone)
 
 class CountedStep:
     "Counts a step while the program runs it."

@@ -7,7 +7,6 @@ __all__ = ['places', 'schema', 'version', 'decode_of', 'equation_of', 'ServePoin
            'options_chart']
 
 # %% ../../nbs/serving/serve_view.ipynb #edbb7657
-import json
 from dataclasses import asdict, dataclass, field
 from html import escape
 from math import log10
@@ -41,8 +40,15 @@ def equation_of(expected:float, parts:dict[str, float])->str:
 
 places = {"middle": "mid-decode", "end": "end of decode"}   # In the output of a request
 
+class _Expected:
+    "What has the interval of an expected time."
+    @property
+    def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
+    @property
+    def high_s(self)->float|None: return self.interval_s[1] if self.interval_s else None
+
 @dataclass(frozen=True)
-class ServePoint:
+class ServePoint(_Expected):
     "One forward of a served model at one batch size, on each device."
     phase: str              # "prefill" or "decode"
     at: str                 # Of decode: "middle" or "end" of what is generated
@@ -72,10 +78,6 @@ class ServePoint:
     requests_per_s: Number|None=None # Expected requests that a server answers in a second, 1/s
     least_weight_bytes: Number|None=None # Weights read where all tokens choose the same experts, as in the limit, B
 
-    @property
-    def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
-    @property
-    def high_s(self)->float|None: return self.interval_s[1] if self.interval_s else None
     @property
     def expected_per_s(self)->float|None:
         "Tokens per second that are expected, of all sequences, 1/s."
@@ -403,7 +405,7 @@ def _bounds_text(bounds_from):
 
 # %% ../../nbs/serving/serve_view.ipynb #5e000021
 @dataclass(frozen=True)
-class ServeOption:
+class ServeOption(_Expected):
     "A device, and how many of them share a model: the batch, and its rates there."
     device: str
     devices: int             # That share the model
@@ -428,10 +430,6 @@ class ServeOption:
     def fits(self)->bool:
         "False if weights and the cache of the batch, or of one sequence where it has none, are more than the memory."
         return self.most_batch is None or (self.batch or 1) <= self.most_batch
-    @property
-    def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
-    @property
-    def high_s(self)->float|None: return self.interval_s[1] if self.interval_s else None
     @property
     def name(self)->str:
         "How many devices of which product; the maker goes without saying."

@@ -38,12 +38,10 @@ class SpeedOfLight:
     bytes_read: float           # Of what the function is given, each element that matters once
     bytes_written: float        # Of its results, once
     contraction_flops: float    # FLOP, at the cheapest way that is in use
-    direct_flops: float         # FLOP, without fast algorithms of convolutions
-    direct_s: float             # Time of these at the same price
+    direct_s: float             # Contractions at the same price, without fast algorithms of convolutions
     written_flops: float        # FLOP as the program says, of what is needed
     price: str                  # "bfloat16", "3 × bfloat16": that of most FLOPs; "": no contraction
     ladder: dict                # Seconds of the contractions at each of `rungs`
-    cleared_s: float            # The bound where caches are cleared by writing before every call
     cold_s: float               # The bound where every call has inputs that no cache holds
     warm_s: float               # The bound where the same call runs again
     rules: tuple[str, ...]      # Rules of algebra that made it less than written, with factors
@@ -128,11 +126,11 @@ def light_of(
     fixed = promise.weights_fixed or not by_price
     saved = 0.0 if fixed else _saved_bytes(work, min(p.width for p in by_price))
     read, written = work.bytes_read - saved, work.bytes_written
-    cleared, cold, warm = times = _memory_times(peaks, read, written)
+    cleared, cold, warm = _memory_times(peaks, read, written)
     memory_s = cleared if promise.cleared else cold if promise.cold else warm
-    flops, direct, as_written = (sum(getattr(c, k) for c in work.contractions) for k in ("flops", "direct", "written"))
-    return SpeedOfLight(max(compute_s, memory_s), compute_s, memory_s, read, written, flops, direct, direct_s,
-                        as_written, price.name if price else "", ladder, *(max(compute_s, t) for t in times),
+    flops, as_written = (sum(getattr(c, k) for c in work.contractions) for k in ("flops", "written"))
+    return SpeedOfLight(max(compute_s, memory_s), compute_s, memory_s, read, written, flops, direct_s, as_written,
+                        price.name if price else "", ladder, max(compute_s, cold), max(compute_s, warm),
                         _named_rules(work), (*work.caveats, *_assumptions(promise, peaks)),
                         str(peaks.environment.get("device_name", peaks.device)))
 

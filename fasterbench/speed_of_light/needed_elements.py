@@ -124,19 +124,6 @@ def _of_fill(facts, n, need): return [(v, Elements(v.shape)) for v in n.inputs[1
 @needs_of("_to_copy clone contiguous lift_fresh alias detach native_dropout bernoulli tril triu")
 def _pointwise(facts, n, need): return [(v, unbroadcast(need, v.shape)) for v in n.inputs]
 
-def _where_other(n, need, kept):
-    "Return what is needed of two operands where `kept(other)` says that the other one leaves something."
-    a, b = n.args[:2]
-    if not (is_value(a) and is_value(b)): return _pointwise(None, n, need)
-    others = ((v, kept(o)) for v, o in ((a, b), (b, a)))
-    return [(v, unbroadcast(within(need, at and at.spread(need.shape)), v.shape)) for v, at in others]
-
-@needs_of("mul")
-def _of_mul(facts, n, need): return _where_other(n, need, facts.nonzero)
-
-@needs_of("add sub")
-def _of_add(facts, n, need): return _where_other(n, need, facts.seen)
-
 def _of_choice(need, mask, a, b):
     "Return what is needed of a mask and of both sides; a mask that is the same everywhere does not have to be read."
     known, sides = mask.known, (need, need)
@@ -265,7 +252,8 @@ def _of_product(facts, n, need):
     batch, rows, columns = out.shape
     shapes = (batch, rows, a.shape[-1]), (batch, a.shape[-1], columns)
     need_a, need_b = (out.as_shape(shape, lambda at: any_along(at, d)) for shape, d in zip(shapes, (2, 1)))
-    need_a, need_b = within(_crossed_out(need_a, right, 2), left), within(_crossed_out(need_b, left, 1), right)
+    need_a, need_b = within(need_a, left), within(need_b, right)
+    need_a, need_b = _crossed_out(need_a, right and need_b, 2), _crossed_out(need_b, left and need_a, 1)
     if a.index in facts.hot: need_b = within(need_b, _hot_rows(need_b.shape, facts.hot[a.index]))
     pairs = [(v, e.as_shape(v.shape, lambda at: at.reshape(v.shape))) for v, e in ((a, need_a), (b, need_b))]
     def beside(v): return some_of(v.shape, need.fraction) if n.name == "_scaled_mm" else unbroadcast(need, v.shape)

@@ -97,12 +97,12 @@ def _listed_splits(text):
     good = isinstance(found, list) and all(type(n) is int and n >= 0 for n in found)
     return found if good else None
 
-def _splits_said(trace, i, operator, parents):
-    "Return what a kernel, or an operator around its launch, says of the sizes for each rank; `None`: not readable."
+def _splits_said(trace, i, calls):
+    "Return what a kernel, or one of the calls around its launch, says of the sizes per rank; `None`: not readable."
     if i in trace.collectives and (said := trace.collectives[i].splits) not in (None, "[]"): return _listed_splits(said)
-    for k in ancestors(parents, operator):
-        values, place = listed(trace.calls[k].concrete), _splits_of.get(trace.calls[k].operator)
-        if place is not None and len(values) > place and str(values[place]) not in ("", "[]"):
+    for call in calls:
+        values, place = listed(call.concrete), _splits_of[call.operator]
+        if len(values) > place and str(values[place]) not in ("", "[]"):
             return _listed_splits(str(values[place]))
     return []
 
@@ -151,9 +151,11 @@ def transfers(
     if not places: return []
     launches = launch_and_operator([], trace.launches, [trace.activities[i] for i in places])
     at = [(trace.launches[k].thread, trace.launches[k].start) if k >= 0 else (-1, 0.0) for k, _ in launches]
-    around, (parents, operators) = nesting(trace.annotations, at)[1], nesting(trace.operators, at)
-    return [_transfer(trace, i, k, rank, _splits_said(trace, i, o, parents), peaks)
-            for i, k, o in zip(places, around, operators)]
+    around = nesting(trace.annotations, at)[1]
+    telling = [k for k, c in enumerate(trace.calls) if c.operator in _splits_of]
+    parents, inner = nesting([trace.operators[k] for k in telling], at)
+    calls = [[trace.calls[telling[o]] for o in ancestors(parents, k)] for k in inner]
+    return [_transfer(trace, i, k, rank, _splits_said(trace, i, of), peaks) for i, k, of in zip(places, around, calls)]
 
 # %% ../../nbs/traces/collectives.ipynb #d073d624
 def _overlap_s(a, b): return min(a.end, b.end) - max(a.start, b.start)

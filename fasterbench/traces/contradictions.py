@@ -24,7 +24,8 @@ ids_twice = ("kernels whose id occurs more than once in the file, as in merged t
 
 def _several(records):
     "Return the places of the records that share an id, by that id; a call within one of the same id is the same."
-    found = {}
+    ids, found = [r.id for r in records if r.id >= 0], {}
+    if len(set(ids)) == len(ids): return {}
     for k, r in enumerate(records):
         own = found.setdefault(r.id, [])
         outer = records[own[-1]] if own else None

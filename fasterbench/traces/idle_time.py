@@ -23,10 +23,12 @@ from ..views.headline import divided
 causes = dict(launch="waiting for the CPU", data="waiting for the data loader", synchronized="after a synchronization",
               other="queued behind other work", unknown="unknown", end="before the first or after the last kernel")
 _waits_for_device = re.compile(r"Synchronize|Memcpy(?!\w*Async)")         # cudaStreamSynchronize, hipMemcpyWithStream
-_fetches_data = "enumerate(DataLoader)"
+_fetches_data = re.compile(r"enumerate\(DataLoader\)")
 
-def _spans_by_thread(records):
-    "Return begin and end of records, by thread and in order of time."
+def _spans_by_thread(records, asked):
+    "Return begin and end of the records whose name is `asked` for, by thread and in order of time."
+    names = set(filter(asked, {r.name for r in records}))
+    records = [r for r in records if r.name in names]
     return {thread: sorted((r.start, r.end) for r in of) for thread, of in groupby(records, "thread").items()}
 
 def _fetching_s(spans, begin, end):
@@ -44,9 +46,8 @@ class _Gaps:
     "The causes that keep a device waiting until the next launch."
     def __init__(self, trace):
         self.launches = {r.id: r for r in trace.launches if r.id >= 0}
-        self.waits = _spans_by_thread(r for r in trace.launches if _waits_for_device.search(r.name))
-        loads = [r for r in (*trace.operators, *trace.annotations) if r.name.startswith(_fetches_data)]
-        self.loads = _spans_by_thread(loads)
+        self.waits = _spans_by_thread(trace.launches, _waits_for_device.search)
+        self.loads = _spans_by_thread([*trace.operators, *trace.annotations], _fetches_data.match)
 
     def seconds(self, last, activity):
         "Return the seconds from `last` to an activity, by cause."

@@ -102,10 +102,6 @@ class _Stacks:
         points = [(trace.operators[k].thread, trace.operators[k].start) for k in linked]
         self.modules_of_operators = dict(zip(linked, nesting(self.spans, points)[1]))
 
-    def chain(self, operator):
-        "Yield the places of an operator and of those around it, innermost first."
-        return ancestors(self.parents, operator)
-
     @cached_property
     def requests(self):
         "The steps of an engine: begin, end, lengths."
@@ -175,12 +171,12 @@ class _Stacks:
         trace = self.trace
         if not self.trained: return module, ""
         if annotation.startswith("Optimizer."): return -1, "update"
-        backward = next((k for k in self.chain(operator) if trace.autograd[k][1]
+        backward = next((k for k in ancestors(self.parents, operator) if trace.autograd[k][1]
                          or _backward.search(trace.calls[k].operator)), -1)
         if backward < 0: return module, "forward"
         if module >= 0 and self.spans[module].start >= trace.operators[backward].start: return module, "recompute"
-        linked = next((self.forward[s] for k in self.chain(operator) for s, thread in [trace.autograd[k]] if thread
-                       and s in self.forward), -1)
+        linked = next((self.forward[s] for k in ancestors(self.parents, operator)
+                       for s, thread in [trace.autograd[k]] if thread and s in self.forward), -1)
         return (self.modules_of_operators[linked] if linked >= 0 else module), "backward"
 
 # %% ../../nbs/traces/trace_join.ipynb #55595a2f
@@ -250,7 +246,7 @@ def _figures_of(stacks, operator, kernel=""):
 def _outermost_counted(stacks, operator, kernel):
     "Return the place of the outermost operator with figures around a launch, and these; else why there are none."
     why, best, whole, place = reasons["rule"], None, False, operator
-    for k in stacks.chain(operator):
+    for k in ancestors(stacks.parents, operator):
         found, name = _figures_of(stacks, k, kernel), stacks.trace.calls[k].operator
         made_of_others = is_made_of_others(name)        # the best one so far counts more, where it is `whole`
         if found.reason:
@@ -264,7 +260,7 @@ def _counting(stacks, operator, kernel, known):
     "Return the place of the operator that counts for a launch in `operator`, and its figures; else why there are none."
     if operator not in known:
         calls = stacks.trace.calls
-        around = stacks.chain(operator) if stacks.have_figures else ()
+        around = ancestors(stacks.parents, operator) if stacks.have_figures else ()
         place = next((k for k in around if calls[k].figures is not None), -1)
         known[operator] = (place, calls[place].figures) if place >= 0 else _outermost_counted(stacks, operator, kernel)
     return known[operator]
@@ -272,7 +268,7 @@ def _counting(stacks, operator, kernel, known):
 def _at_least(stacks, operator, i, most):
     "Return the place of the innermost operator around a launch that recorded tensors, and what it has moved at least."
     a, why = stacks.trace.activities[i], reasons["rule"]
-    for k in stacks.chain(operator):
+    for k in ancestors(stacks.parents, operator):
         call = stacks.trace.calls[k]
         found = _figures_of(stacks, k, a.name).reason or why
         least = indexed_figures(call, a.name, stacks.trace.threads.get(i)) or least_figures(call, most, found)
@@ -408,7 +404,7 @@ def _note_kernels(stacks, pairs):
     "Note for each operator that asks which kernels it launched."
     trace, asking = stacks.trace, {name for name in stacks.names if _asks(name)}
     for i, (_, operator) in enumerate(pairs if asking else ()):
-        for k in stacks.chain(operator):
+        for k in ancestors(stacks.parents, operator):
             if trace.calls[k].operator in asking: stacks.kernels.setdefault(k, []).append(trace.activities[i].name)
 
 def _with_least(stacks, pairs, found):
@@ -480,7 +476,7 @@ def _own_operators(stacks):
     above, inner, covered, out = set(), set(stacks.parents), set(), []
     for k, f in enumerate(found):
         if f is not None and not f.reason and not is_made_of_others(calls[k].operator):
-            above.update(list(stacks.chain(k))[1:])
+            above.update(list(ancestors(stacks.parents, k))[1:])
     for k, f in enumerate(found):
         if stacks.parents[k] in covered: covered.add(k)
         elif f is None or f.reason and k in inner: continue

@@ -62,7 +62,7 @@ def _product_result(*args, first=0, **how):
 def _one_number(x, target, *rest, reduction=1):
     "Return a loss, in the storage of all differences, which PyTorch makes first and keeps."
     if next((r for r in reversed(rest) if type(r) is int), reduction) == 0: return None
-    return x.new_empty(torch.broadcast_shapes(x.shape, target.shape)).resize_(())
+    return x.new_empty(torch.broadcast_shapes(x.shape, target.shape), dtype=torch.result_type(x, target)).resize_(())
 
 @_result_of(aten.mse_loss.default, aten.soft_margin_loss.default, aten.binary_cross_entropy.default)
 def _loss_of(x, target, *rest, reduction=1, **kwargs): return _one_number(x, target, *rest, reduction=reduction)
@@ -140,6 +140,16 @@ def _bags(op, table, *args, **kwargs):
 
 for _bag in (aten._embedding_bag, aten._embedding_bag_forward_only): _known[_bag.default] = partial(_bags, _bag)
 
+def _viewed(op, x, size):
+    "Return a view whose axes of 1 have the strides that they have with data: a convolution lays its result by them."
+    if 1 not in x.shape or _has_own_data(x): return None
+    with unset_fake_temporarily():
+        like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(size)
+    out = op(x, size)
+    return out if out.stride() == like.stride() else x.as_strided(like.shape, like.stride(), x.storage_offset())
+
+for _view in (aten.view.default, aten._unsafe_view.default): _known[_view] = partial(_viewed, _view)
+
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):
     "Return what a CPU makes: an image stays one, unless all of it is rolled as a row."
@@ -147,11 +157,13 @@ def _rolled(x, shifts, dims=()):
 
 # %% ../../nbs/work/stand_ins.ipynb #dtypes02
 _of_one_dtype = {}     # operator -> places of the arguments that have to be of one dtype
-for _places, _names in {(0, 1): """mm mv convolution _grouped_mm _cdist_forward grid_sampler_2d grid_sampler_3d
+for _places, _names in {(0, 1): """mm mv _grouped_mm _cdist_forward grid_sampler_2d grid_sampler_3d
                                    _euclidean_dist binary_cross_entropy""",
                         (0, 1, 2): """_scaled_dot_product_flash_attention _scaled_dot_product_efficient_attention
-                                      addmm addmm_ addmv addmv_ addbmm addbmm_ native_group_norm""",
-                        (1, 2): "_addmm_activation", (0, 2): "index_put index_put_ _index_put_impl_",
+                                      addmm addmm_ addmv addmv_ addbmm addbmm_ native_group_norm
+                                      convolution""", (1, 2): "_addmm_activation",
+                        (0, 2): "index_put index_put_ _index_put_impl_ nll_loss_forward nll_loss2d_forward",
+                        (0, 6): "_embedding_bag _embedding_bag_forward_only",
                         (0, 2, 3): "native_layer_norm", (0, 3): "index_add index_add_",
                         range(5): "native_batch_norm _native_batch_norm_legit"}.items():
     _of_one_dtype |= {f"aten::{n}": _places for n in _names.split()}
@@ -161,9 +173,21 @@ def _may_mix(x, *others):
     return x.dtype.itemsize == 2 and {t.dtype for t in others} - {x.dtype} == {torch.float32} and (
         x.device.type != "cpu" or all(t.dtype is torch.float32 for t in others))
 
+_labels = (1, (torch.int64, torch.uint8))
+_whole_numbers = {"aten::nll_loss_forward": _labels, "aten::nll_loss2d_forward": _labels,       # place, and its dtypes
+                  **dict.fromkeys(("aten::multi_margin_loss", "aten::multilabel_margin_loss_forward"),
+                                  (1, (torch.int64,))), "aten::index_select": (2, (torch.int32, torch.int64))}
+
+def _check_whole_numbers(name, args):
+    place, valid = _whole_numbers[name]
+    if args[place].dtype not in valid:
+        raise ValueError(f"{name} is given indices in {dtype_name(args[place].dtype)}, where PyTorch needs "
+                         f"{' or '.join(map(dtype_name, valid))}")
+
 def _check_dtypes(op, args):
     "Raise `ValueError` for a call that PyTorch refuses for its dtypes."
     name = op_name(op)
+    if name in _whole_numbers: _check_whole_numbers(name, args)
     if name not in _of_one_dtype: return
     given = [args[i] for i in _of_one_dtype[name] if i < len(args) and isinstance(args[i], torch.Tensor)]
     dtypes = dict.fromkeys(t.dtype for t in given)

@@ -77,6 +77,7 @@ def _attention(target, query, key, value, attn_mask=None, dropout_p=0.0, is_caus
     enable_gqa=False):
     "Run attention by the kernel that `target` picks; `NotImplemented` where that is products and a softmax."
     if query.dim() != 4 or any(t.is_nested for t in (query, key, value)): return NotImplemented
+    if attn_mask is not None and attn_mask.dtype not in (torch.bool, torch.float32, query.dtype): return NotImplemented
     if _takes_flash(target, query, key, value, attn_mask, is_causal):
         size = query.shape[-1]
         q, k, v = (pad(t, (0, -size % 8)) if size % 8 else t for t in (query, key, value))
@@ -148,7 +149,7 @@ class FakeTracer(Tracer):
         return out
 
 # PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
-_through_views = "views are written in place, so the bytes of their backward are the least"
+_through_views = "views are written in place, and the bytes of their backward differ from those with data"
 
 def _is_part(t): return t._is_view() and t.requires_grad
 

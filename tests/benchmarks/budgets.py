@@ -1,21 +1,19 @@
 """How far the verdicts of `fasterbench check` can be trusted: one model against itself, and against itself with a
 slower layer.
 
-Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 20] [--part itself|slowed|counted] [--seconds 220
+Run: python tests/benchmarks/budgets.py [--runs 200] [--rounds 20] [--part itself|slowed] [--seconds 220
 --save runs.jsonl] Prints how many runs break a budget by chance (limit: 1 %), how many cannot say, and how often a
-layer that was slowed by 10 % is found among the runs that say anything (limit: 95 %); then counted budgets with one
-channel more (limit: found every time). A run of `--seconds` goes on where the file of `--save` ends, so that 200
-runs can be taken in pieces; figures are of all runs in the file.
+layer that was slowed by 10 % is found among the runs that say anything (limit: 95 %). A run of `--seconds` goes on
+where the file of `--save` ends, so that 200 runs can be taken in pieces; figures are of all runs in the file.
 """
 import argparse, json, os, tempfile
 from collections import Counter
 from pathlib import Path
 from time import perf_counter
 
-from fasterbench import count_work
-from fasterbench.checking.budget_figures import counted_figures, ratios_of_rounds
+from fasterbench.checking.budget_figures import ratios_of_rounds
 from fasterbench.checking.budgets import Budget, figures, in_looks, judge
-from fasterbench.checking.versions import in_turn, model_of_settings, side
+from fasterbench.checking.versions import in_turn, side
 
 source = '''
 import torch
@@ -25,14 +23,14 @@ class Slowed(nn.Module):
     def __init__(self, rows): super().__init__(); self.weight = nn.Parameter(torch.randn(512, 512)); self.rows = rows
     def forward(self, x): return x + (x[:1].expand(self.rows, -1).contiguous() @ self.weight).sum(0)
 class Net(nn.Module):
-    def __init__(self, rows): super().__init__(); self.first, self.layer, self.last = nn.Linear(512, 512), Slowed(rows), nn.Linear(512, {width})
+    def __init__(self, rows): super().__init__(); self.first, self.layer, self.last = nn.Linear(512, 512), Slowed(rows), nn.Linear(512, 512)
     def forward(self, x): return self.last(self.layer(self.first(x)))
 def make(): return Net({rows}), torch.randn(256, 512)
 '''
 
-def version(rows=500, width=512):
+def version(rows=500):
     folder = Path(tempfile.mkdtemp())
-    (folder/"net.py").write_text(source.format(rows=rows, width=width))
+    (folder/"net.py").write_text(source.format(rows=rows))
     return folder
 
 def verdicts(now, before, rounds, limit):
@@ -59,10 +57,6 @@ def collected(title, found, runs, until, path):
     found.close()
     return before
 
-def counted(folder):
-    model, sample = model_of_settings(dict(model=f"{folder}/net.py:make"))
-    return counted_figures(count_work(model, sample), model)
-
 def shown(title, found):
     for layer, results in zip(("layer", "model"), zip(*(verdicts[:2] for verdicts in found))):
         n = Counter(results)
@@ -78,18 +72,14 @@ if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--runs", type=int, default=200)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--part", choices=["itself", "slowed", "counted"], action="append")
+    parser.add_argument("--part", choices=["itself", "slowed"], action="append")
     parser.add_argument("--seconds", type=float, default=float("inf"))
     parser.add_argument("--save", type=Path)
     args = parser.parse_args()
-    parts, until = args.part or ["itself", "slowed", "counted"], perf_counter() + args.seconds
+    parts, until = args.part or ["itself", "slowed"], perf_counter() + args.seconds
     print(f"{args.rounds} to {4 * args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} "
           "cores; the budget is 105 % of the time before")
     same, of = (version(), lambda title, now, runs: collected(
         title, verdicts(now, same, args.rounds, 1.05), runs, until, args.save))
     if "itself" in parts: shown("itself", of("itself", version(), args.runs))
     if "slowed" in parts: shown("a layer slowed by 10 %", of("slowed", version(rows=550), max(args.runs // 2, 1)))
-    if "counted" in parts:
-        before, after = counted(same), counted(version(width=513))
-        for figure in ("flops", "bytes", "parameters"):
-            print(f"one channel more, {figure:12} {before[''][figure].value:>14} → {after[''][figure].value}")

@@ -2,13 +2,13 @@
 
     python tests/benchmarks/predict.py PART ... [--cache DIR] [--kept] [--every N] [--sample N] [--rows FILE]
 
-Parts: timm, compiled, generated, models, products, attention, here; left, fit, constants (see leave_out.py), of which
+Parts: compiled, generated, models, products, attention, here; left, fit, constants (see leave_out.py), of which
 `left` takes every data set, and writes the rows of the proof page.
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
 The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`,
 PYTHONPATH=DIR.
-Nothing is fitted here but in `fit`. What the constants were fitted on is marked "fit"."""
+Nothing is fitted here but in `fit`."""
 import argparse, csv, gzip, json, os, pickle, re, sys, tempfile, time, warnings, zlib
 from math import log
 from pathlib import Path
@@ -43,7 +43,6 @@ def line(title, rows, sigma, worst=8):
     def error(i): return median(abs(r[i] / r[1] - 1) for r in rows)
     inside = sum(abs(log(r[3] / r[1])) <= z80 * sigma for r in rows) / len(rows)
     above = sorted((r for r in rows if r[2] > r[1]), key=lambda r: -r[2] / r[1])
-    if "RTX 3090" in title: title += " (fit)"
     print(f"{title:46}{len(rows):>7}{len(above):>7}{error(2):>9.1%}{error(3):>10.1%}{error(4):>11.1%}{inside:>10.0%}"
           f"{median(r[3] / r[1] for r in rows):>8.2f}", flush=True)
     for name, measured, limit, *_ in above[:worst]:
@@ -142,12 +141,6 @@ def timm_rows(cache, file, device, every, compiled=False, keep=lambda name: True
         rows.append((f"{key[0]} {key[1]}", measured, sum(t.limit for t in times), sum(t.expected for t in times),
             estimator(calls, peaks)))
     return rows, failed, deviation(peaks, compiled)
-
-def timm(cache, every):
-    for file, device in (("rtx3090", "NVIDIA GeForce RTX 3090"), ("rtx4090", "NVIDIA GeForce RTX 4090")):
-        rows, failed, sigma = timm_rows(cache, file, device, every)
-        line(f"timm eager, {device.removeprefix('NVIDIA GeForce ')}", rows, sigma)
-        for f in failed: print("    not counted:", f)
 
 def compiled(cache, every):
     for half, title in ((0, "compiled, RTX 4090, half of the fit"), (1, "timm compiled, RTX 4090, other half")):
@@ -346,27 +339,13 @@ def here(cache, every):
         rows.append((name, measured, p.roof_time_s, p.time_s, p.roof_time_s))
     line("this machine, its measured peaks", rows, deviation(peaks))
 
-# -- what is left out -----------------------------------------------------------------------------------------------
-
-def left(cache, every, rows=None):
-    import leave_out
-    found = leave_out.left(cache, every)
-    if rows: rows.write_text(json.dumps(found))
-
-def fit(cache, every):
-    import leave_out
-    leave_out.fit(cache, every)
-
-def constants(cache, every):
-    import leave_out
-    leave_out.constants(cache, every)
-
-parts = dict(timm=timm, compiled=compiled, generated=generated, models=models, products=products, attention=attention,
-             here=here, left=left, fit=fit, constants=constants)
+parts = dict(compiled=compiled, generated=generated, models=models, products=products, attention=attention,
+             here=here)
+of_leave_out = "left", "fit", "constants"
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("part", nargs="+", choices=parts)
+    parser.add_argument("part", nargs="+", choices=[*parts, *of_leave_out])
     parser.add_argument("--cache", type=Path, default=Path(tempfile.gettempdir()) / "fasterbench-predict")
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
@@ -379,7 +358,10 @@ def main():
     if not shared.is_dir(): sys.exit(f"{shared} is not here; FASTERBENCH_SHARED names the folder that holds data/")
     warnings.simplefilter("ignore")
     print(heading)
-    for part in given.part: parts[part](given.cache, given.every, **dict(rows=given.rows) if part == "left" else {})
+    import leave_out
+    for part in given.part:
+        found = (parts.get(part) or getattr(leave_out, part))(given.cache, given.every)
+        if part == "left" and given.rows: given.rows.write_text(json.dumps(found))
 
 if __name__ == "__main__":
     sys.modules["predict"] = sys.modules[__name__]         # for `leave_out`, which reads its options

@@ -110,7 +110,7 @@ reasons = dict(
     plain="several of these")
 close = 1.03                            # as near as one figure has to be to another
 
-unsure = "all experts or pages; the least are those of one choice"
+unsure = "other amounts; where the data do not name experts or rows, the fewest count"
 cycle_ms = 1e-3 / 1300                  # at the clock of most rows
 too_much = dict(                        # By reading program and figure: what SOLAR counts in other problems
     L1__011="results in float32; they are returned in bfloat16",
@@ -171,7 +171,7 @@ def print_differences(timed):
 def summary(found):
     counted = [r for r in found if not r["error"]]
     names, whole = ({r["name"] for r in of} for of in (found, counted))
-    print(f"\n{len(found)} workloads of {len(names)} problems, {len(counted)} of {len(whole)} counted")
+    print(f"\n{len(counted)} of {len(found)} workloads and {len(whole)} of {len(names)} problems counted")
     for r in found:
         if r["error"]: print(f"    {r['name']} {r['axes']}: {r['error']}")
     if not counted: return

@@ -1,9 +1,8 @@
 """What reading traces shows, on the traces of real GPUs beside this checkout.
 
-`python tests/benchmarks/traces.py [PART …]`; parts: engines, peer, counters, neighbours, speed. Without a
+`python tests/benchmarks/traces.py [PART …]`; parts: engines, counters, neighbours, speed. Without a
 name: all but the last, which takes minutes."""
-import ast, csv, gzip, json, os, re, sys, time
-from collections import Counter, defaultdict
+import csv, gzip, json, os, re, sys, time
 from pathlib import Path
 
 root = Path(__file__).resolve().parents[2]
@@ -114,72 +113,6 @@ def peer_share(name):
     total = sum(float(r["Kernel Time (µs)_sum"] or 0) for r in found)
     return sum(float(r["Kernel Time (µs)_sum"] or 0) for r in found if r["GFLOPS"]) / total if total else None
 
-def shapes(text): return [list(s) for s in ast.literal_eval(text)] if text else []
-
-def ours_by_product(name):
-    "Our operators by (kind, sizes): contraction FLOPs per call and seconds per call."
-    from fasterbench.traces.trace_file import read_file
-    from fasterbench.traces.trace_join import parts, places
-    from fasterbench.traces.trace_work import recorded_arguments
-    trace = read_file(path_of(name))
-    found, out, calls = places(trace), defaultdict(list), defaultdict(list)
-    for i, p in enumerate(found):
-        if p.part == parts["figures"]: calls[p.operator].append(i)
-    for k, own in calls.items():
-        # on AMD the peer leaves sets out
-        acts = sorted((trace.activities[i].start, trace.activities[i].end) for i in own if trace.activities[i].kind ==
-                      "kernel" or "mi300x" not in name)
-        busy, end = 0.0, -1.0
-        for a, b in acts: busy, end = busy + max(b - max(a, end), 0), max(end, b)
-        dims = tuple(tuple(a.dims) for a in recorded_arguments(trace.calls[k]) if a.dims
-                     and all(isinstance(d, int) for d in a.dims))
-        out[trace.calls[k].operator, dims].append((found[own[0]].figures, busy))
-    return out
-
-def _explained(file, operator, f, theirs):
-    "Say why the peer has other FLOPs of a call; empty where that is not known."
-    ratio = theirs / f.contraction if f.contraction else 0
-    with_bias = "addmm" in operator or "linear" in operator
-    if file == "GEMM" and with_bias and abs(theirs - f.flops) <= 0.04 * f.flops: return "theirs counts the bias"
-    if file == "SDPA_fwd" and abs(2 * ratio - 1) < 0.02: return "causal attention is half of the dense products there"
-    return "both gradients there, one was asked for" if file == "CONV_bwd" and abs(ratio - 2) < 0.04 else ""
-
-def peer():
-    "FLOPs of products and attention, row by row against the peer's reports, and times of operators."
-    lines = [["trace", "report", "rows", "FLOPs equal", "explained", "other", "time within 2 %"]]
-    notes = []
-    for name in names():
-        if not (expected/name).is_dir(): continue
-        try: mine = ours_by_product(name)
-        except ValueError: continue
-        for file in ("GEMM", "SDPA_fwd", "CONV_fwd", "CONV_bwd"):
-            equal = explained = other = within = timed = 0
-            for r in table(name, file):
-                dims = tuple(tuple(d) for d in shapes(r["Input Dims_first"]) if d
-                             and all(isinstance(x, int) for x in d))
-                alike = (v for (op, ds), v in mine.items()
-                         if ds[:2] == dims[:2] and op.split("::")[1].strip("_") in r["name"])
-                same = mine.get((r["name"], dims)) or next(alike, None)
-                if not same:
-                    other += 1; notes.append(f"  {name} {file}: {r['name']} {dims[:3]} is in no row of ours"); continue
-                f, theirs = same[0][0], float(r["GFLOPS_first"]) * 1e9
-                ratio = f.contraction / theirs if theirs else 0
-                totals = sum(t for _, t in same), float(r["Kernel Time (µs)_sum"]) * 1e-6
-                timed += 1
-                within += abs(totals[0] / totals[1] - 1) <= 0.02 or len(same) != int(r["name_count"])
-                if abs(ratio - 1) < 1e-6 or abs(f.flops / theirs - 1) < 1e-6: equal += 1
-                elif why := _explained(file, r["name"], f, theirs):
-                    explained += 1
-                    notes.append(f"  {name} {file}: {why}")
-                else:
-                    other += 1
-                    sizes = f"ours {f.contraction:.6g}, theirs {theirs:.6g}"
-                    notes.append(f"  {name} {file}: {r['name']} {dims[:3]}: {sizes}")
-            n = equal + explained + other
-            if n: lines.append([name, file, n, equal, explained, other, f"{within} of {timed}"])
-    rows(lines)
-    for text, k in Counter(notes).most_common(): print(text + (f" ({k}×)" if k > 1 else ""))
-
 def counters():
     """FADD, FMUL and 2·FFMA that the GPU executed, beside the count from shapes: AlexNet, 128 images, the second
     of two forwards."""
@@ -265,6 +198,6 @@ print(f"sum ÷ span {sum(a.parts.values()) / a.span_s:.6f}")"""
         finally: target.unlink()
 
 if __name__ == "__main__":
-    for part in sys.argv[1:] or ("engines", "peer", "counters", "neighbours"):
+    for part in sys.argv[1:] or ("engines", "counters", "neighbours"):
         print(f"\n## {globals()[part].__doc__}")
         globals()[part]()

@@ -32,7 +32,8 @@ counting = """
 from fasterbench.work.count import count_work
 def count(name, model, sample=x, **how):
     work = count_work(model, sample, **how)
-    found[name] = dict(calls=[[c.operator, c.phase, c.category, *c.sent[:4]] for c in work.trace if c.sent], wire_bytes=work.wire_bytes, unknown=work.unknown_ops,
+    found[name] = dict(calls=[[c.operator, c.phase, c.category, *c.sent[:4]] for c in work.trace if c.sent],
+                       wire_bytes=work.wire_bytes, unknown=work.unknown_ops,
                        unknown_sends=work.unknown_sends, rows=[m.wire_bytes for m in work.by_module().values()],
                        sides=[[sum(t.bytes for t in s) for s in (c.reads, c.writes)] for c in work.trace if c.sent])
 """
@@ -110,7 +111,8 @@ for name, hook in hooks.items():
     held = lambda: (hook[0].iter, [e.clone() for e in hook[0].error_dict.values()], hook[0].rng.get_state()[1].tolist())
     before = hook[0] and held()
     count(name, model, backward=True)
-found["state"] = before[0] == held()[0] and all(map(torch.equal, before[1], held()[1])) and before[2] == held()[2] and len(before[1])
+found["state"] = (before[0] == held()[0] and all(map(torch.equal, before[1], held()[1])) and before[2] == held()[2]
+                  and len(before[1]))
 """)
     thread = " (in another thread)"
     assert found["plain"]["unknown"] == {} and found["half"]["unknown"] == {"aten::copy_" + thread: 1}
@@ -227,7 +229,8 @@ from torch.distributed.device_mesh import DeviceMesh
 from fasterbench.roofs.call_row import network_fields
 from fasterbench.work.count import count_work
 from fasterbench.network import network_probes as probes
-real = probes._collective_time                # times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
+# times are made up: a latency of 0.1 ms per distance of the first two ranks, and 1 GB/s
+real = probes._collective_time
 def sample(kind, n, device, group, repeats):
     real(kind, n, device, group, repeats)
     first, second, *_ = dist.get_process_group_ranks(group)
@@ -241,7 +244,8 @@ class Net(nn.Module):
         for name in ("data", "tensor"): dist.all_reduce(x, group=mesh.get_group(name))
         return x
 sent = [network_fields(call.sent, peaks) for call in count_work(Net(), torch.ones(100)).trace if call.sent]
-found["sends"], found["network_s"] = [one for call in sent for one in call["sends"]], sum(call["network_s"] for call in sent)
+found["sends"] = [one for call in sent for one in call["sends"]]
+found["network_s"] = sum(call["network_s"] for call in sent)
 uneven = dist.new_group([0, 1, 3])
 if rank != 2: found["uneven"] = [r.name for r in measure_network(uneven, sizes, repeats=1).roofs]
 try: measure_network(DeviceMesh("cpu", [[0, 1], [3, 2]]), sizes)
@@ -270,7 +274,8 @@ probes._collective_time = lambda kind, n, *more: 0.1 if kind == "all_reduce" els
 peaks = replace(HardwarePeaks(1e11, 1e10), network=measure_network(sizes=sizes))
 found["skipped"], found["table"] = peaks.network.environment["skipped"], peaks_table(peaks)
 model = nn.parallel.DistributedDataParallel(net())
-found["footer"] = footer(RooflineAnalyzer(model, x, peaks).profile(backward=True, warmup=1, steps=2, progress=False).result)
+analyzer = RooflineAnalyzer(model, x, peaks).profile(backward=True, warmup=1, steps=2, progress=False)
+found["footer"] = footer(analyzer.result)
 """)
     why = "the largest message of 65536 B takes no longer than the smallest; larger messages are needed"
     assert found["skipped"] == {"all_reduce over 2": why} and "broadcast over 2" in found["table"]
@@ -291,9 +296,12 @@ model = nn.parallel.DistributedDataParallel(net())
 for name, network in dict(known=slow, unknown=None).items():
     analyzer = RooflineAnalyzer(model, x, replace(HardwarePeaks(1e11, 1e10), network=network))
     result = analyzer.profile(backward=True, warmup=1, steps=2, progress=False).result
-    found[name] = dict(rows=[[p.name, p.phase, p.bound, p.wire_bytes, p.network_s, p.sends] for p in result.points if p.wire_bytes != 0],
-                       least=[p.roof_time_s / p.time_s for p in result.points if p.wire_bytes], ops=[[p.name, p.operator, p.wire_bytes] for p in result.ops if p.wire_bytes],
-                       program=[result.program.wire_bytes, result.program.network_s, result.program.bound], text=result._repr_html_(), csv=result.to_frame().wire_bytes.sum())
+    found[name] = dict(rows=[[p.name, p.phase, p.bound, p.wire_bytes, p.network_s, p.sends]
+                             for p in result.points if p.wire_bytes != 0],
+                       least=[p.roof_time_s / p.time_s for p in result.points if p.wire_bytes],
+                       ops=[[p.name, p.operator, p.wire_bytes] for p in result.ops if p.wire_bytes],
+                       program=[result.program.wire_bytes, result.program.network_s, result.program.bound],
+                       text=result._repr_html_(), csv=result.to_frame().wire_bytes.sum())
 """
 
 def test_rows(tmp_path):
@@ -325,14 +333,16 @@ for module in ("roofline", "running.watch"): patch(f"fasterbench.{module}.peaks_
 slow = NetworkPeaks((NetworkRoof("all_reduce", 2, 1.0, 1e9, 0.0, 0.0, stride=1),))
 model = nn.parallel.DistributedDataParallel(net())
 result = RooflineAnalyzer(model, x, slow).profile(backward=True, warmup=1, steps=2, progress=False).result
-found["profile"] = [result.peaks.network == slow, result.peaks.peak_flops, machine.network is None, *(p.bound for p in result.points if p.name == "(communication)")]
+found["profile"] = [result.peaks.network == slow, result.peaks.peak_flops, machine.network is None,
+                    *(p.bound for p in result.points if p.name == "(communication)")]
 with torch.profiler.profile():                            # its records are somebody else's: no waiting is recorded
     result = RooflineAnalyzer(model, x, slow).profile(backward=True, warmup=1, steps=2, progress=False).result
 found["blind"] = [result.notes, [[p.bound, p.above_roof] for p in result.points]]
 with watch(model, every=100, warmup=2, active=2, peaks=slow) as watched:
     for _ in range(60): model(x).sum().backward()
 result = watched.result
-found["watch"] = [result.peaks.network == slow, result.program.bound, result.program.wire_bytes, sum(p.wire_bytes for p in result.points)]
+found["watch"] = [result.peaks.network == slow, result.program.bound, result.program.wire_bytes,
+                  sum(p.wire_bytes for p in result.points)]
 found["bounds"], found["notes"] = [[p.bound, p.above_roof] for p in result.points], result.notes
 """)
     assert found["profile"] == [True, 1e11, True, "network"]

@@ -251,6 +251,7 @@ class Branches(nn.Module):
 @heavy_only("torch.cond asks the compiler")
 def test_gradients_go_through_functions_of_operators():
     "Whose FLOPs are then unknown: 2 * 4 * 8 * 8 are the product of the layer behind them."
+    if not hasattr(torch._higher_order_ops.utils, "_hop_compile_and_call"): pytest.skip("PyTorch 2.11")
     torch.manual_seed(0)
     alone, model = (made := Branches()), copy.deepcopy(made)
     x = torch.ones(4, 8)

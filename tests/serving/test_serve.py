@@ -22,7 +22,8 @@ from fasterbench.roofs.datasheet import as_peaks
 from fasterbench.roofs.hardware import MemoryLevel
 from fasterbench.serving.serve_view import ServeOption, ServeSeries, serve_from_dict
 
-# Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is decoded.
+# Each model: width 64, 4 layers, 4 heads of 16, 320 tokens; the prompt has 64, and the eighth token behind it is
+# decoded.
 H, I, L, V, prompt, new = 64, 96, 4, 320, 64, 8
 C = prompt + new
 small = dict(hidden_size=H, intermediate_size=I, num_hidden_layers=L, num_attention_heads=4, vocab_size=V,
@@ -426,7 +427,8 @@ def test_a_batch_that_does_not_fit_is_not_the_best():
     slower = replace(option, device="NVIDIA L40S", most_batch=20, limit_s=4e-3, limit_per_device=2e3, expected_s=8e-3,
                      interval_s=(6e-3, 12e-3), expected_per_device=1e3)
     eight = ServeSeries("net", (option, slower), 64, 8, batch=8)
-    assert eight.told == ["most tokens/s per device: L40S, batch 8, 1.00k tokens/s expected (666.67 to 1.33k), memory-bound limit 2.00k"]
+    assert eight.told == ["most tokens/s per device: L40S, batch 8, 1.00k tokens/s expected (666.67 to 1.33k), "
+                          "memory-bound limit 2.00k"]
     assert ("64 prompt tokens, 8 new tokens; batch 8" in eight.lines and "batch 8 does not fit: H200" in eight.lines
             and "largest" not in eight.text())
     assert list(eight.plot().data[0].y) == ["H200, batch 8: does not fit", "L40S, batch 8"]
@@ -495,8 +497,10 @@ def test_the_first_note_is_a_sentence():
     def first(on): return serve(hand["llama"][0], 64, 16, 1, on).notes[0]
     h100 = as_peaks("NVIDIA H100 80GB HBM3")
     measured = replace(h100, environment={k: v for k, v in h100.environment.items() if k != "source"})
-    assert first(h100).startswith("Nothing here was measured. limit: the minimum time at the datasheet roofs. expected: the time on a server")
-    assert first(measured).startswith("Nothing here was measured. limit: the minimum time at the measured roofs. expected: the time on a server")
+    assert first(h100).startswith("Nothing here was measured. limit: the minimum time at the datasheet roofs. "
+                                  "expected: the time on a server")
+    assert first(measured).startswith("Nothing here was measured. limit: the minimum time at the measured roofs. "
+                                      "expected: the time on a server")
     assert first(HardwarePeaks(1e12, 1e11)) == ("limit: the minimum time at the measured roofs. "
                                                  "No expected time: the roofs are not those of a GPU in the table.")
     none = HardwarePeaks(1e12, 1e11, environment=dict(source="datasheet"))
