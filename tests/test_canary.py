@@ -97,7 +97,7 @@ elsewhere = {
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
     "running.steps": "_higher_order_ops.utils",                  # likewise
     "work.dispatch": "_mkldnn",
-    "compiled.fused": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv "
+    "compiled.kernel_work": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv "
                       "utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
     "work.trace": "UntypedStorage._new_with_weak_ptr autograd.forward_ad._current_level"}
 

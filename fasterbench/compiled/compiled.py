@@ -28,12 +28,12 @@ from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.call_row import call_row, flops_time, work_of
 from ..roofs.row import Row, no_work, summed, totals
 from ..work.count import Work
-from .fused import Kernel, module_path, read_buffers, read_site
+from .kernel_work import Kernel, module_path, read_buffers, read_site
 from ..work.dispatch import watching
 from ..work.kernel_names import kernel_type, layers_name
 from ..work.target import Target, library_choices, on_target
 from ..work.trace import Tracer
-from ..work.traffic import storage_id
+from ..work.operator_bytes import storage_id
 
 # %% ../../nbs/compiled/compiled.ipynb #ed339984
 class Slot(NamedTuple):

@@ -23,7 +23,7 @@ from ..predicting.kernel_times import Chip, attention_kernel, chip_of, missing_p
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
-from ..work.stored_weights import StoredWeights
+from ..work.quantized_checkpoints import StoredWeights
 from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks

@@ -18,7 +18,7 @@ from ..predicting.constants import Constant, compute_rate, constants
 from ..predicting.kernel_times import AttentionKernel, Chip, attention_time, product_time
 from .serve_work import StepWork, experts_read
 from ..roofs.hardware import HardwarePeaks
-from ..work.stored_weights import StoredWeights
+from ..work.quantized_checkpoints import StoredWeights
 
 # %% ../../nbs/serving/serve_times.ipynb #5e000005
 _runs = "1403 published runs of servers"

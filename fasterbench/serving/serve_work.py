@@ -22,7 +22,7 @@ from .alike import layer_at, one_of_each, repeats_of
 from .known_values import KnownValues
 from ..work.count import trace_call
 from ..work.rules import experts_read
-from ..work.stored_weights import Format, fp4_math, fp8_math, StoredWeights, stored_weights
+from ..work.quantized_checkpoints import Format, fp4_math, fp8_math, StoredWeights, stored_weights
 from ..work.target import Target, on_target
 
 # %% ../../nbs/serving/serve_work.ipynb #3b4bed3a

@@ -21,7 +21,7 @@ from .orders import (Expansion, TooLong, cheapest, convolution_flops, is_linear,
 from .recording import ProgramGraph, Value
 from .structure import Facts, argument, facts_of
 from ..work.contractions import seen_pairs
-from ..work.traffic import unique_bytes
+from ..work.operator_bytes import unique_bytes
 
 # %% ../../nbs/speed_of_light/least.ipynb #6eace62e
 @dataclass(frozen=True)

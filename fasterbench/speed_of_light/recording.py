@@ -23,7 +23,7 @@ from ..work.rules import map_tensors, op_name, rules, tensors_in
 from ..work.target import Target, on_target, with_held
 from ..work.trace import written
 from ..work.values import most
-from ..work.traffic import storage_id
+from ..work.operator_bytes import storage_id
 
 # %% ../../nbs/speed_of_light/recording.ipynb #a6326315
 @dataclass(slots=True, eq=False)

@@ -18,7 +18,7 @@ from ..core.dtypes import itemsize
 from .other_ops import engine_rule
 from ..work.contractions import attention_of, seen_pairs
 from ..work.rules import Flops, Shape
-from ..work.traffic import unique_bytes
+from ..work.operator_bytes import unique_bytes
 
 # %% ../../nbs/traces/engine_ops.ipynb #71536d80
 class Lengths(NamedTuple):

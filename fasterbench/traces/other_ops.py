@@ -15,7 +15,7 @@ import torch
 
 from ..work.contractions import attention, heads_first, matmul
 from ..work.rules import Counted, Flops, Shape, each, rule, rules
-from ..work.traffic import unique_bytes
+from ..work.operator_bytes import unique_bytes
 
 # %% ../../nbs/traces/other_ops.ipynb #10bf1041
 class Recorded(NamedTuple):

@@ -23,7 +23,7 @@ from ..work.flops import operator_flops
 from ..work.rules import Flops, Shape, aten_names, map_tensors, op_name, rules, tensors_in
 from ..work.dispatch import is_composite, is_view
 from ..work.stand_ins import known_result
-from ..work.traffic import (Access, _allocate, _overwrite, _shape_only, _template,
+from ..work.operator_bytes import (Access, _allocate, _overwrite, _shape_only, _template,
                                       operator_accesses, region, unique_bytes)
 
 # %% ../../nbs/traces/trace_work.ipynb #3f1efe87

@@ -10,7 +10,7 @@ import torch
 import torch.distributed as dist
 
 from .rules import each, op_name, rule, tensors_in
-from .traffic import arguments, unique_bytes
+from .operator_bytes import arguments, unique_bytes
 from .wire import Sent, sent, stride_of
 
 # %% ../../nbs/work/communication.ipynb #43f41082

@@ -26,9 +26,9 @@ from .dispatch import backward_of_functions, watching, OtherThreads, packages, s
 from .lives import memory_of_run, resizes_told
 from .memory import Memory
 from .rules import assumptions
-from .stored_weights import StoredWeights, stored_without_data
+from .quantized_checkpoints import StoredWeights, stored_without_data
 from .target import Target, on_target
-from .traffic import storage_id
+from .operator_bytes import storage_id
 from .trace import Call, Touch, Tracer, Visit
 
 # %% ../../nbs/work/count.ipynb #905311ce

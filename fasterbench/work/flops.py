@@ -11,7 +11,7 @@ from functools import cache
 
 import torch
 
-from . import communication, gpu_ops, linalg, moves, quantized, resampling     # their rules
+from . import communication, gpu_ops, linalg, zero_flops, quantized_ops, resampling     # their rules
 from .contractions import attention, matmul
 from .elementwise import is_activation, is_known_pointwise, pointwise_cost
 from .rules import (Flops, Shape, aten_names, categories, entries, map_tensors, op_name, rule, rules,

@@ -14,7 +14,7 @@ import torch
 from ..core.private import unset_fake_temporarily
 from .contractions import convolution
 from .rules import Flops, aten_names, each, has_data, rule, tensors_in
-from .traffic import touches
+from .operator_bytes import touches
 
 # %% ../../nbs/work/resampling.ipynb #124c5d92
 def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else kernel[0] ** dims

@@ -21,7 +21,7 @@ from ..core.private import (DataDependentOutputException, DynamicOutputShapeExce
 from ..engine.process import SharedSwitch
 from .dispatch import is_view
 from .rules import assume, op_name, tensors_in, values_of
-from .traffic import memory_of, real_parts, storage_id, stored_in
+from .operator_bytes import memory_of, real_parts, storage_id, stored_in
 
 # %% ../../nbs/work/stand_ins.ipynb #6674c964
 aten = torch.ops.aten

@@ -27,13 +27,13 @@ from ..core.private import (DisableTorchFunctionSubclass, FakeTensor, _current_g
 from ..engine.backward import running_node
 from ..engine.model_state import same_bits
 from ..engine.step import NodeOwners
-from .quantized import unpacked
+from .quantized_ops import unpacked
 from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
 from .rules import op_name, plain_values, tensors_in, values_of
-from .traffic import (arguments, copied_bytes, inner_tensors, is_transposed, lies_channels_last,
+from .operator_bytes import (arguments, copied_bytes, inner_tensors, is_transposed, lies_channels_last,
                                       memory_of, operator_accesses, real_parts, region, storage_id, transferred,
                                       unique_bytes)
 from .wire import Sent

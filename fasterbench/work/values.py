@@ -20,7 +20,7 @@ from .dispatch import is_view, without_subclasses
 from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import checked
 from .trace import written
-from .traffic import storage_id
+from .operator_bytes import storage_id
 
 # %% ../../nbs/work/values.ipynb #0e8709c5
 most = 1 << 25  # Elements of a tensor whose values are followed: one-hot rows of tokens × experts have 2¹⁹

@@ -11,7 +11,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import fasterbench.compiled.inductor as inductor
 from conftest import in_line, nightly_only
 from fasterbench import predict
-from fasterbench.compiled.fused import read_buffers, read_site
+from fasterbench.compiled.kernel_work import read_buffers, read_site
 from fasterbench.roofline import RooflineAnalyzer
 from test_compiled import kernels, made, peaks, products, profiled
 

@@ -184,7 +184,7 @@ def test_window_by_hand(context):
 
 def test_quantization_in_the_configuration():
     """Groups of 32 with a scale in 16 bits and a zero in 4, in each layer by its own name; other formats:
-    nbs/work/stored_weights.ipynb."""
+    nbs/work/quantized_checkpoints.ipynb."""
     stored = dict(quant_method="gptq", bits=4, group_size=32)
     model = serve(hand["llama"][0] | dict(quantization_config=stored), prompt, new, 1, "H100")
     matrices, others = L * (attn + 3*H*I), 2 * (2*V*H + (2*L + 1) * H)

@@ -17,7 +17,7 @@ from fasterbench.serving.serve_times import (Heads, Product, ServedTimes, attent
                                              products_of,
                                              products_time, reduce_time)
 from fasterbench.serving.serve_work import CacheContents, KeptByLayers, StepWork, Weight
-from fasterbench.work.stored_weights import StoredWeights
+from fasterbench.work.quantized_checkpoints import StoredWeights
 
 bf16, fp8 = "bfloat16", "float8_e4m3fn"
 def roofs(flops=1e14, bandwidth=1e11):
