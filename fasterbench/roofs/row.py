@@ -158,7 +158,7 @@ class Row:
                                    after="calls")
     bytes_by_level: Sequence = quantities("bytes that each level of memory serves, nearest first; empty: main memory "
                                           "all", sum_by_level, of="bytes_moved")
-    _: KW_ONLY                  # What stands above is also given by place
+    _: KW_ONLY                  # The fields before this are also given by place
     phase: Phase = named("phase", "phase of a training step: forward, recompute, backward or update",
                          after="type")
     operator: str = named("operator", "PyTorch operator, for rows of operators")

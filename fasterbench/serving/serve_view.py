@@ -41,7 +41,7 @@ def equation_of(expected:float, parts:dict[str, float])->str:
 places = {"middle": "mid-decode", "end": "end of decode"}   # In the output of a request
 
 class _Expected:
-    "What has the interval of an expected time."
+    "An expected time's interval, for points and options."
     @property
     def low_s(self)->float|None: return self.interval_s[0] if self.interval_s else None
     @property
