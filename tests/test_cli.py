@@ -7,6 +7,7 @@ import pytest
 
 import forked
 from conftest import heavy, heavy_only, nightly_only, root
+from fasterbench.roofs.hardware import HardwarePeaks
 
 command = str(Path(sys.executable).with_name("fasterbench"))
 net = (
@@ -37,6 +38,7 @@ def folder(tmp_path_factory):
     (d/"newer.json").write_text('{"schema": "fasterbench.result", "version": 99}')
     (d/"rows.json").write_text('{"schema": "fasterbench.rows", "version": 1, "title": "Batch 1 and 8"}')
     (d/"broken.json").write_text("{")
+    HardwarePeaks(1e15, 1e15).to_json(d/"roofs.json")
     (d/"ends.py").write_text("""import sys, torch
 class Late(torch.nn.Module):
     def forward(self, x): sys.exit(0)
@@ -224,8 +226,10 @@ def test_debug_shows_the_traceback(folder):
     done = fasterbench("roofline", "net.py:broken", "--debug", cwd=folder)
     assert done.returncode == 1 and "Traceback" in done.stderr
 
+quick = "--steps", "3", "--peaks", "roofs.json"         # measured ones: cli/main
+
 def test_a_model_from_a_file(folder):
-    done = fasterbench("roofline", "net.py:make", "--steps", "3", "--html", "named.html", "--csv", "rows.csv",
+    done = fasterbench("roofline", "net.py:make", *quick, "--html", "named.html", "--csv", "rows.csv",
                        "--json", "result.json", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert "Linear" in done.stdout and "util%" in done.stdout
@@ -252,7 +256,7 @@ def test_a_compiled_model_without_a_compiler_is_told_in_a_sentence(folder, tmp_p
         "one, or name it in the environment variable CXX")
 
 def test_json_on_standard_output(folder):
-    done = fasterbench("roofline", "net.py:make", "--steps", "3", "--json", "-", "--no-html", cwd=folder)
+    done = fasterbench("roofline", "net.py:make", *quick, "--json", "-", "--no-html", cwd=folder)
     names = [p["name"] for p in json.loads(done.stdout)["points"]]
     assert done.returncode == 0 and {"0", "1"} <= set(names)
     # to the trust, on a busy machine
@@ -263,7 +267,7 @@ def test_json_on_standard_output(folder):
 
 def test_one_thing_at_a_time_on_standard_output(folder):
     "What is asked for with - is all there is, so that a pipe can read it."
-    text = fasterbench("roofline", "net.py:make", "--steps", "3", "--csv", "-", "--no-html", cwd=folder).stdout
+    text = fasterbench("roofline", "net.py:make", *quick, "--csv", "-", "--no-html", cwd=folder).stdout
     rows = list(csv.DictReader(io.StringIO(text)))
     assert [r["type"] for r in rows if r["name"] in ("0", "1")] in (["Linear", "ReLU"], ["ReLU", "Linear"])
     assert fasterbench("report", "saved.json", "--html", "-", cwd=folder).stdout.startswith("<!DOCTYPE html>")
@@ -305,7 +309,6 @@ def test_peaks(folder):
     done = fasterbench("peaks", "--json", "peaks.json", cwd=folder)
     assert (done.returncode == 0 and "ridge point" in done.stdout and "DRAM" in done.stdout
             and "it [" not in done.stderr and "measuring" not in done.stderr)
-    from fasterbench import HardwarePeaks
     assert HardwarePeaks.from_json(folder/"peaks.json").peak_flops > 1e8
     done = fasterbench("peaks", "--html", "peaks.html", cwd=folder)
     assert (done.returncode == 0 and done.stderr.endswith("wrote peaks.html\n")
@@ -314,7 +317,6 @@ def test_peaks(folder):
 def test_given_peaks(folder):
     """They are taken as they are; where they are not for this model or this device, a note says so, in the file and
     on the screen."""
-    from fasterbench import HardwarePeaks
     def noted(*args):
         done = fasterbench("roofline", "net.py:make", "--steps", "3", "--no-html", "--json", "given.json", *args,
                            cwd=folder)
@@ -341,7 +343,6 @@ def test_given_peaks(folder):
 
 def test_notes_stay_in_the_file_and_on_standard_error(folder):
     "Where standard output is taken, nothing of what limits the trust is lost."
-    from fasterbench import HardwarePeaks
     HardwarePeaks(1.25e12, 1e11, device="cuda:0").to_json(folder/"gpu.json")
     done = fasterbench("roofline", "net.py:make", "--steps", "3", "--no-html", "--json", "-", "--peaks", "gpu.json",
                        cwd=folder)
@@ -356,7 +357,7 @@ def test_a_warning_is_one_plain_line(folder):
                                     "        return torch.ops.lib.odd(x)\n@torch.library.custom_op('lib::odd', "
                                     "mutates_args=())\ndef odd(x: torch.Tensor) -> torch.Tensor: return x + 1\n"
                                     "def make(): return Net(), torch.ones(4)\n")
-    done = fasterbench("roofline", "warned.py:make", "--steps", "3", "--no-html", cwd=folder)
+    done = fasterbench("roofline", "warned.py:make", *quick, "--no-html", cwd=folder)
     assert done.returncode == 0, done.stderr
     assert (done.stderr.splitlines().count("fasterbench: warning: from elsewhere") >= 1
             and all(l.startswith("fasterbench: ") for l in done.stderr.splitlines()))
@@ -423,10 +424,10 @@ def test_a_report_takes_the_place_of_no_other(folder, tmp_path):
 
 def test_a_report_is_written_where_a_person_looks(folder):
     "In a pipeline it is written where it is asked for, and a line says how."
-    done = fasterbench("roofline", "net.py:make", "--steps", "3", cwd=folder)
+    done = fasterbench("roofline", "net.py:make", *quick, cwd=folder)
     assert (done.returncode == 0 and done.stderr.endswith("no report written; --html FILE writes one\n")
             and not (folder/"make.html").exists()), done.stderr
-    done = fasterbench("roofline", "net.py:make", "--steps", "3", "--no-html", cwd=folder)
+    done = fasterbench("roofline", "net.py:make", *quick, "--no-html", cwd=folder)
     assert "report" not in done.stderr
 
 steps = """
