@@ -299,13 +299,3 @@ def test_wheel_from_the_source_distribution(tmp_path):
     assert "Requires-Dist: torch" in metadata and "Provides-Extra: dev" in metadata
     assert ((pictures := re.findall(r"\]\(([^)]*\.png)\)", metadata))
             and all(p.startswith("https://") for p in pictures))
-
-@nightly_only("profiles and measures roofs; how often a device is looked up changes no figure")
-def test_values_are_handed_down_and_not_back_up(tmp_path):
-    """`device` of a profile, `on` of a prediction, `peaks` of rows, the result of a report, as
-    tests/benchmarks/climbs.py counts climbs."""
-    done = subprocess.run([sys.executable, root/"tests/benchmarks/climbs.py"], cwd=tmp_path, capture_output=True,
-                          text=True,
-                          env=os.environ | dict(PYTHONPATH="", FASTERBENCH_CACHE=str(tmp_path)))
-    counts = [int(n) for n in re.findall(r"(\d+) climbs", done.stdout)]
-    assert len(counts) == 4 and all(n <= most for n, most in zip(counts, (9, 6, 1, 6))), done.stdout + done.stderr

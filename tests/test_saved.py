@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conftest import heavy, nightly
+from conftest import heavy, nightly, nightly_only
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
@@ -177,3 +177,12 @@ def test_a_file_of_another_version_is_refused():
     data = json.loads((Path(__file__).parent/"data/resnet50.json").read_text())
     with pytest.raises(ValueError, match="version 1 cannot be read; this release reads version 3"):
         from_dict(data | dict(version=1))
+
+@nightly_only("reads a file for each place and value")
+def test_every_place_is_read_or_refused(full):
+    plain = json.loads(full.to_json())
+    for path in filter(None, places(plain)):
+        for other in junk:
+            try: from_dict(damaged(plain, path, other))
+            except ValueError: pass
+            except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
