@@ -422,6 +422,7 @@ def test_long_tables_fold_by_themselves(chrome, tmp_path):
     chrome.find_element("id", "fold").click()
     assert len(lines(chrome)) == 80 and "fold=0" in chrome.current_url
 
+@more
 def test_details_of_a_row(chrome, report):
     "All figures, its operators, its bytes per level."
     opened(chrome, report)
