@@ -123,8 +123,9 @@ def _of_one_run(d):
     "Return a division of a run in which the rows were timed too: what no row has is between them."
     return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
 
-def _with_causes(d, waited):
-    "Return a division with what its idle time `waited` for; gaps of several devices are brought to their mean."
+def _with_causes(d, result):
+    "Return a division with what its idle time waited for; gaps of several devices are brought to their mean."
+    waited = totals((i.cause, i.seconds) for i in result.idle)
     idle, total = sum(s for name, s in d.apart if name == "(idle)"), sum(waited.values())
     longest = sorted(waited.items(), key=lambda pair: -pair[1])
     return replace(d, causes=tuple((cause, idle * s / total) for cause, s in longest))
@@ -137,14 +138,12 @@ def _launching(d):
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
-    t, points, waited = result.timing, _time_rows(result), totals((i.cause, i.seconds) for i in result.idle)
-    end, overhead = result.program and result.program.time_s, 0.0
-    if t is not None:
+    points = _time_rows(result)
+    if (t := result.timing) is not None:
         in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
-        end, overhead = t.end_to_end_s, max(t.overhead_s - in_rows, 0.0)
-    d = division(points, end, overhead)
-    if t is not None: return d
-    return _launching(_of_one_run(d)) if _is_predicted(result) else _with_causes(_of_one_run(d), waited)
+        return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
+    d = _of_one_run(division(points, result.program and result.program.time_s))
+    return _launching(d) if _is_predicted(result) else _with_causes(d, result)
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def highest_clock(peaks)->str:

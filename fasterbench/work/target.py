@@ -274,6 +274,10 @@ def _optimizer_of(optimizer, place):
         made.state[fake(p)] = tree_map(lambda v: place.state(v, p) if isinstance(v, torch.Tensor) else v, values)
     return made
 
+def _mask_class():
+    "Return the class of the masks of `flex_attention`; `None` before it is imported."
+    return getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", None)
+
 def _is_list_of(value, own):
     "Tell if `value` is a list of a module's own tensors, as a recurrent layer has; a mask of `flex_attention` counts."
     return type(value) is not list or bool(value) and all(id(t) in own for t in value)
@@ -281,7 +285,7 @@ def _is_list_of(value, own):
 @contextmanager
 def _fake_model(model, fake):
     "Replace parameters and buffers of `model`, and what it holds on the meta device, by fake tensors for a while."
-    undo, kinds = [], {list, getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", list)}
+    undo, kinds = [], {list, _mask_class()}
     try:
         for module in model.modules():
             held = [(d, k, t) for d in (module._parameters, module._buffers) for k, t in d.items() if t is not None]
@@ -329,8 +333,6 @@ def _bfloat16(*args, **kwargs):
     "Tell if there is bfloat16, which a target has at least in software; other threads ask the driver."
     return getattr(_asked, "target", None) is not None or _bfloat16s.before(*args, **kwargs)
 
-def _mask_class(): return getattr(sys.modules.get("torch.nn.attention.flex_attention"), "BlockMask", SimpleNamespace)
-
 def _blocks_here(mask):
     "Return what `flex_attention` asks for the device of a mask, which code of the model may hold elsewhere."
     place, blocks = getattr(_asked, "place", None), vars(mask)["kv_num_blocks"]
@@ -340,9 +342,9 @@ def _keep_blocks(mask, blocks): vars(mask)["kv_num_blocks"] = blocks
 
 def _set_blocks(on):
     if on: _mask_class().kv_num_blocks = property(_blocks_here, _keep_blocks)
-    elif "kv_num_blocks" in vars(_mask_class()): del _mask_class().kv_num_blocks
+    elif (masks := _mask_class()) and "kv_num_blocks" in vars(masks): del masks.kv_num_blocks
 
-_masks = SharedSwitch(lambda: False, _set_blocks, lambda: _mask_class() is not SimpleNamespace)
+_masks = SharedSwitch(lambda: False, _set_blocks, lambda: _mask_class() is not None)
 _autocasts = SharedSwitch(*autocast_call, lambda: _no_amp)
 _bfloat16s = SharedSwitch(*bfloat16_call, lambda: _bfloat16)
 
