@@ -39,7 +39,8 @@ def counts_alike(name):
         return
     ran = count_work(model, sample, backward=True, loss=of_step)
     assert (found.flops, found.unknown_ops) == (ran.flops, ran.unknown_ops)
-    assert found.bytes == ran.bytes or found.bytes < ran.bytes and found.assumptions
+    said = "".join(found.assumptions)
+    assert found.bytes == ran.bytes or found.bytes < ran.bytes and ("least" in said or "views are written" in said)
     states = ran.memory.start_bytes - found.memory.start_bytes      # that the model kept of the step before
     assert states >= 0 and found.memory.peak_bytes == ran.memory.peak_bytes - states
     limit = predict(empty, given, on="NVIDIA H100 SXM", backward=True, loss=of_step)
