@@ -9,7 +9,7 @@ __all__ = ['apart', 'shares_of', 'Division', 'division']
 import math
 from itertools import chain
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from ..core.units import check_choice
 from .point import RooflinePoint, is_waiting
@@ -55,6 +55,24 @@ class Division:
     def needed_s(self):
         "Sum of the times that the roofs need, s."
         return math.fsum(s for _, s in self.needed)
+
+    def in_one_run(self)->"Division":
+        "Return that of a run in which the rows were timed too: what no row has is between them."
+        outside_s = self.outside_s + max(self.difference_s, 0.0)
+        return replace(self, outside_s=outside_s, difference_s=min(self.difference_s, 0.0))
+
+    def for_launches(self)->"Division":
+        "Return that of a prediction: what is in no row waits for the CPU to launch the next one."
+        waits = (("waiting for the CPU", self.outside_s),) if self.outside_s else ()
+        return replace(self, outside_s=0.0, apart=(*self.apart, *waits))
+
+    def with_causes(self,
+        waited, # (cause, s): what was waited for; gaps of several devices are brought to their mean
+    )->"Division":
+        "Return it with what its idle time waited for, longest first."
+        found = _longest(waited)
+        idle, total = sum(s for name, s in self.apart if name == "(idle)"), sum(s for _, s in found)
+        return replace(self, causes=tuple((cause, idle * s / total) for cause, s in found))
 
 # %% ../../nbs/roofs/division.ipynb #72391d44
 def _longest(pairs):

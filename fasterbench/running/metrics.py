@@ -11,7 +11,6 @@ from array import array
 from collections.abc import Iterator
 from statistics import median
 
-from ..core.files import write_whole
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text
 from ..timing.certainty import quartiles
@@ -142,7 +141,7 @@ def metric_chart(series, title:str):
 
 # %% ../../nbs/running/metrics.ipynb #mt000021
 class MetricSeries(View):
-    "Metrics of a program over its steps, one record per sample."
+    "Metrics of a program over its steps, a record for each sample; in JSON a line, the first with device and roofs."
     file = "series"
 
     def __init__(self,
@@ -237,12 +236,7 @@ class MetricSeries(View):
         tab = self._sheet().tab("series", "samples", metric_chart(self, ""), visible=self._first)
         return dict(lines=self.lines, kinds=[tab])
 
-    def to_json(self,
-        path=None, # Where to write; None: return the text
-    )->str|None:
-        "Write the records to `path`, or return them: a line of JSON for each; the first names device and roofs, too."
-        text = "".join(line_of(r | self.about if i == 0 else r) for i, r in enumerate(self))
-        return text if path is None else write_whole(path, text)
+    def _json(self): return "".join(line_of(r | self.about if i == 0 else r) for i, r in enumerate(self))
 
 # %% ../../nbs/running/metrics.ipynb #mt000029
 def read_series(

@@ -119,22 +119,6 @@ def _time_rows(result):
     ran, idle = sum(p.time_s for p in result.ops), dict(whole.shares).get("overhead", 0.0)
     return [*result.ops, replace(whole, name="(idle)", category="idle", time_s=ran * idle / (1 - idle))]
 
-def _of_one_run(d):
-    "Return a division of a run in which the rows were timed too: what no row has is between them."
-    return replace(d, outside_s=d.outside_s + max(d.difference_s, 0.0), difference_s=min(d.difference_s, 0.0))
-
-def _with_causes(d, result):
-    "Return a division with what its idle time waited for; gaps of several devices are brought to their mean."
-    waited = totals((i.cause, i.seconds) for i in result.idle)
-    idle, total = sum(s for name, s in d.apart if name == "(idle)"), sum(waited.values())
-    longest = sorted(waited.items(), key=lambda pair: -pair[1])
-    return replace(d, causes=tuple((cause, idle * s / total) for cause, s in longest))
-
-def _launching(d):
-    "Return the division of a prediction: what is in no layer waits for the CPU to launch the next one."
-    waits = (("waiting for the CPU", d.outside_s),) if d.outside_s else ()
-    return replace(d, outside_s=0.0, apart=(*d.apart, *waits))
-
 def divided(result)->Division|None:
     "Divide the end to end time: at the roof, lost below it, between layers; `None` where a time is unknown."
     if any(p.time_s is None for p in (*result.points, *filter(None, [result.program]))): return None
@@ -142,8 +126,8 @@ def divided(result)->Division|None:
     if (t := result.timing) is not None:
         in_rows = sum(p.time_s for p in result.points if p.category == "overhead")
         return division(points, t.end_to_end_s, max(t.overhead_s - in_rows, 0.0))
-    d = _of_one_run(division(points, result.program and result.program.time_s))
-    return _launching(d) if _is_predicted(result) else _with_causes(d, result)
+    d = division(points, result.program and result.program.time_s).in_one_run()
+    return d.for_launches() if _is_predicted(result) else d.with_causes((i.cause, i.seconds) for i in result.idle)
 
 # %% ../../nbs/views/headline.ipynb #4ea3ce56
 def highest_clock(peaks)->str:

@@ -385,8 +385,9 @@ class View:
         path=None, # Where to write; None: return the text
     )->str|None:
         "Write everything to `path`, or return it as JSON text."
-        text = json.dumps(finite(self.to_dict()), indent=1, allow_nan=False)
-        return text if path is None else write_whole(path, text)
+        return self._json() if path is None else write_whole(path, self._json())
+
+    def _json(self): return json.dumps(finite(self.to_dict()), indent=1, allow_nan=False)
 
     def __repr__(self): return self.text()
     def _repr_html_(self): return self._table().html()
