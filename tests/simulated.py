@@ -401,7 +401,8 @@ def install_compiler():
     and compute nothing."""
     from torch._dynamo.device_interface import DeviceInterface, register_interface_for_device
     from torch._inductor.async_compile import AsyncCompile
-    from torch._inductor.codegen.common import DeviceOpOverrides, register_backend_for_device, register_device_op_overrides
+    from torch._inductor.codegen.common import (DeviceOpOverrides, register_backend_for_device,
+                                                register_device_op_overrides)
     from torch._inductor.codegen.cpp import CppScheduling
     from torch._inductor.codegen.wrapper import PythonWrapperCodegen
     class Interface(DeviceInterface):

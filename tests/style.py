@@ -33,11 +33,11 @@ def code_cells(path):
 def is_generated(line): return line.startswith(("__all__ = [", "           '"))       # the list that nbdev writes
 
 def long_lines():
-    "(file, line) for each line over 120 columns, in the code of notebooks and in the package."
+    "(file, line) for each line over 120 columns, in the code of notebooks, in the package and in tests."
     cells = [(p, line) for p in notebooks() for source in code_cells(p) for line in source.splitlines()]
-    package = [(p, line) for p in modules() for line in p.read_text(encoding="utf-8").splitlines()
-               if not is_generated(line)]
-    return [(str(p.relative_to(root)), line) for p, line in cells + package if len(line) > columns]
+    files = [(p, line) for p in (*modules(), *(root/"tests").rglob("*.py"))
+             for line in p.read_text(encoding="utf-8").splitlines() if not is_generated(line)]
+    return [(str(p.relative_to(root)), line) for p, line in cells + files if len(line) > columns]
 
 def assigned_methods():
     "`A.b = …` at the top of a module: a method that its class does not show."

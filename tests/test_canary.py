@@ -79,26 +79,29 @@ elsewhere = {
     "compiled.compiled": "_dynamo.utils.counters",
     "engine.accelerator": "_C",
     "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
-    "compiled.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list _dynamo _dynamo.eval_frame
-        _dynamo.eval_frame.innermost_backend _dynamo.exc.RestartAnalysis _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
+    "compiled.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list
+        _dynamo _dynamo.eval_frame _dynamo.eval_frame.innermost_backend _dynamo.exc.RestartAnalysis
+        _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch
         _inductor _inductor.codecache.PyCodeCache _inductor.codecache.PyCodeCache.modules _inductor.codegen.cpp
         _inductor.codegen.triton _inductor.compile_fx.compile_fx _inductor.compile_fx.compile_fx_inner _inductor.debug
-        _inductor.graph _inductor.scheduler _inductor.virtualized.V _inductor.virtualized.V.graph _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
+        _inductor.graph _inductor.scheduler _inductor.virtualized.V _inductor.virtualized.V.graph
+        _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
         _dynamo.device_interface.get_interface_for_device utils._triton""",
     "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT
         _dynamo.eval_frame.DynamoStance""",
     "engine.backward": """_C _C._autograd _C._autograd._push_saved_tensors_default_hooks _C._current_graph_task_id
                           autograd._engine_run_backward""",
     "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
-    "engine.uncompiled": """_decomp _decomp.decompositions _decomp.global_decomposition_table _decomp.global_decomposition_table.values
-        _disable_dynamo _dynamo _lazy_modules _refs""",
+    "engine.uncompiled": """_decomp _decomp.decompositions _decomp.global_decomposition_table
+        _decomp.global_decomposition_table.values _disable_dynamo _dynamo _lazy_modules _refs""",
     "traces.trace_work": "_meta_registrations",
     "probes.probes": "_int_mm _scaled_mm",
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
     "running.steps": "_higher_order_ops.utils",                  # likewise
     "work.dispatch": "_mkldnn",
-    "compiled.kernel_work": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout utils._sympy.functions.FloorDiv "
-                      "utils._sympy.functions.Mod utils._sympy.functions.ModularIndexing",
+    "compiled.kernel_work": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout "
+                            "utils._sympy.functions.FloorDiv utils._sympy.functions.Mod "
+                            "utils._sympy.functions.ModularIndexing",
     "work.trace": "UntypedStorage._new_with_weak_ptr autograd.forward_ad._current_level"}
 
 optional = {"torch._C._cuda_getDriverVersion"}             # asked for with a default: a build without CUDA has none

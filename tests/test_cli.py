@@ -205,7 +205,8 @@ def test_torch_does_not_log_what_is_said_anyway(folder):
 class Experts(torch.nn.Module):
     def __init__(self): super().__init__(); self.w = torch.nn.Parameter(torch.zeros(2, 16, 16))
     def forward(self, x):
-        return torch._scaled_grouped_mm(x, self.w, torch.ones(8), torch.ones(2, 16), offs=torch.tensor([4, 8], dtype=torch.int32))
+        offs = torch.tensor([4, 8], dtype=torch.int32)
+        return torch._scaled_grouped_mm(x, self.w, torch.ones(8), torch.ones(2, 16), offs=offs)
 def make(): return Experts(), torch.zeros(8, 16)
 """)
     done = fasterbench("count", "grouped.py:make", cwd=folder)
@@ -247,7 +248,8 @@ def test_an_old_pytorch_is_told_in_a_sentence(folder):
 
 @heavy_only("a process of its own")
 def test_a_compiled_model_without_a_compiler_is_told_in_a_sentence(folder, tmp_path):
-    (folder/"compiled.py").write_text("import torch\ndef make(): return torch.compile(torch.nn.Tanh()), torch.ones(8)\n")
+    (folder/"compiled.py").write_text("import torch\n"
+                                      "def make(): return torch.compile(torch.nn.Tanh()), torch.ones(8)\n")
     done = subprocess.run([command, "roofline", "compiled.py:make", "--no-html", "--steps", "2"], cwd=folder, text=True,
                           env=bars | dict(CXX="/no/compiler", TORCHINDUCTOR_CACHE_DIR=str(tmp_path)),
                           capture_output=True)
@@ -485,7 +487,8 @@ def test_a_sweep_of_predictions_is_written(folder):
     done = fasterbench("predict", "sizes.py:make", "--on", "NVIDIA H100 80GB HBM3", "--batch", "1,8", "--json",
                        "p.json", "--html", "p.html", "--csv", "-", cwd=folder)
     assert (done.returncode == 0 and done.stdout.startswith(
-        "device,batch,limit_s [s],time_s [s],p10 [s],p90 [s],per_s [samples/s],peak_bytes [B],memory_share\nNVIDIA H100 80GB HBM3,1,")
+        "device,batch,limit_s [s],time_s [s],p10 [s],p90 [s],per_s [samples/s],peak_bytes [B],memory_share\n"
+        "NVIDIA H100 80GB HBM3,1,")
         ), done.stderr
     assert ([r["name"] for r in json.loads((folder/"p.json").read_text())["results"]] == ["batch 1", "batch 8"]
             and (folder/"p.html").stat().st_size > 1e6)

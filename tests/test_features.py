@@ -89,10 +89,12 @@ warnings.simplefilter("ignore")
 from fasterbench import HardwarePeaks, RooflineAnalyzer, predict, read_trace
 model, x = nn.Sequential(nn.Linear(8, 8), nn.ReLU()), torch.randn(4, 8)
 said = "the folder fasterbench/compiled is not there"
-result = RooflineAnalyzer(torch.compile(model, backend="eager"), x, peaks=HardwarePeaks(1e12, 1e11)).profile(steps=2).result
+compiled = torch.compile(model, backend="eager")
+result = RooflineAnalyzer(compiled, x, peaks=HardwarePeaks(1e12, 1e11)).profile(steps=2).result
 assert f"compiled code is one row: {said}" in result.notes, result.notes
 assert any(said in n for n in predict(model, x, "NVIDIA H100 80GB HBM3", compiled=True).notes)
-(open("one.json", "w")).write('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, "ts": 0, "dur": 5}]}')
+open("one.json", "w").write('{"traceEvents": [{"ph": "X", "cat": "cpu_op", "name": "aten::relu", "pid": 1, "tid": 1, '
+                            '"ts": 0, "dur": 5}]}')
 for call in (partial(predict, model, x, "NVIDIA H100 80GB HBM3", compiled=True, kernels="kernels.json"),
              partial(read_trace, "one.json", on="NVIDIA H100 80GB HBM3", kernels="kernels.json")):
     try: call()

@@ -229,7 +229,8 @@ for name in %r: importlib.import_module(f"fasterbench.{name}")
 for name in fasterbench.__all__:
     value = getattr(fasterbench, name)
     assert not isinstance(value, types.ModuleType), name
-    if name in fasterbench._homes: assert value is getattr(importlib.import_module(fasterbench._homes[name]), name), name
+    if name in fasterbench._homes:
+        assert value is getattr(importlib.import_module(fasterbench._homes[name]), name), name
 from fasterbench import compare, read_ncu, rule
 assert all(map(callable, (compare, read_ncu, rule))) and compare is fasterbench.compare
 print(len(fasterbench.__all__))

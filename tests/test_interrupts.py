@@ -45,11 +45,11 @@ def look(net, optimizer):
     modules = [(sorted(m.__dict__), m.training) for m in net.modules()]
     tensors = [(id(t), t.tolist(), t.requires_grad, t.grad) for t in (*net.parameters(), *net.buffers())]
     state = None if optimizer is None else str(optimizer.state_dict())
-    return modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), [
-        s.now() for s in (*_thread_switches,
-                          *_process_switches)], signal.getsignal(signal.SIGINT), os.environ.get(
-        "KINETO_LOG_LEVEL"), len(_present), len(
-        _occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned(), torch._C._is_torch_function_enabled()
+    switches = [s.now() for s in (*_thread_switches, *_process_switches)]
+    process = signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), torch._C._is_torch_function_enabled()
+    locks = len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
+    return (modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), switches,
+            process, locks)
 
 class Lines:
     "Runs a function and acts at one of the lines of the package that it runs."

@@ -19,7 +19,8 @@ rare = dict(in_ci="checking/, test_check", what_the_compiler_did="compiled/", ma
             devices_not_here="predicting/",
             in_transformers="test_programs, which trains with the callback",
             why_levels="roofs/cache_simulation, probes/", comparing="comparing/, test_rows", timing="timing/",
-            roofline_tutorial="analysis/, views/", five_minutes="index, cli/, views/", in_lightning="test_programs, which trains with the callback")
+            roofline_tutorial="analysis/, views/", five_minutes="index, cli/, views/",
+            in_lightning="test_programs, which trains with the callback")
 
 def run(path, *levels):
     levels = levels or (heavy, nightly)

@@ -91,7 +91,8 @@ traced_only = {"auto_functionalized_v2", "flat_apply", "invoke_leaf_function", "
                "wrap_activation_checkpoint", "flex_gemm", "invoke_quant_packed", "foreach_map", "auto_functionalized",
                "control_deps"}
 
-aten, times = torch.ops.aten, lambda a: (a @ a,)
+aten = torch.ops.aten
+def times(a): return (a @ a,)
 graph = symbolic_trace(times)
 x, once = r(4, 4), 2*4*4*4
 def called(name, *args, **kwargs):

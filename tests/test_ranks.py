@@ -57,7 +57,7 @@ def launch(code, tmp_path, n=2, limit="60", check=True):
 
 several = '''
 def whole(model, opt):
-    full = lambda t: t.full_tensor().clone() if hasattr(t, "full_tensor") else t.detach().clone()
+    def full(t): return t.full_tensor().clone() if hasattr(t, "full_tensor") else t.detach().clone()
     hooks = [(n, len(m._forward_hooks), len(m._forward_pre_hooks), m.training) for n, m in model.named_modules()]
     grads = [None if p.grad is None else full(p.grad) for p in model.parameters()]
     state = [full(v) for s in opt.state.values() for v in s.values() if isinstance(v, torch.Tensor)]
@@ -235,7 +235,8 @@ class Faulty(nn.Module):
         if rank == 1 and Faulty.calls == 12: fault()
         return self.net(x)
 model = spread("ddp", Faulty())
-before = [p.detach().clone() for p in model.parameters()], len(model._forward_hooks), "forward" in vars(model.module.net)
+before = ([p.detach().clone() for p in model.parameters()], len(model._forward_hooks),
+          "forward" in vars(model.module.net))
 start = time.monotonic()
 try: RooflineAnalyzer(model, x, peaks).profile(backward=True); print("no error")
 except Exception as e: print(type(e).__name__, "|", " ".join(str(e).split()), "|", round(time.monotonic() - start, 1))
@@ -243,10 +244,11 @@ after = [p.detach() for p in model.parameters()], len(model._forward_hooks), "fo
 say("same", all(map(torch.equal, before[0], after[0])) and before[1:] == after[1:])
 '''
 
+killed = "def fault(): os.kill(os.getpid(), signal.SIGKILL)\n"
+
 @heavy_only("waits for the limit of a rank")
 def test_a_rank_that_is_killed_ends_the_others(tmp_path):
-    outs, seconds = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n" + class_of_faults, tmp_path,
-                           check=False)
+    outs, seconds = launch(killed + class_of_faults, tmp_path, check=False)
     assert ("RankError" in outs[0][0] and "rank 1 ended or hangs" in outs[0][0] and "same True" in outs[0][0]
             and outs[1][0] == ""), outs
     assert seconds < 150                                # the group itself waits 300 s
@@ -263,7 +265,7 @@ def test_a_rank_that_raises_is_named_on_the_others(tmp_path):
 
 @nightly_only("waits for the limit of a rank")
 def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
-    outs, seconds = launch("fault = lambda: said(0) or os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path,
+    outs, seconds = launch("def fault(): said(0); os._exit(3)\n" + class_of_faults + "os._exit(0)\n", tmp_path,
                            limit="12", check=False)
     text = outs[0][0]
     assert (text.startswith("RankError") and "rank 1 ended or hangs; a rank waits 12 s" in text
@@ -272,7 +274,7 @@ def test_a_rank_that_hangs_ends_the_others_after_the_limit(tmp_path):
 
 def errors(code, tmp_path, n, limit="60"):
     "Return the exit of each rank, and the time until then, s. Each lives until all have left: rank 0 keeps the store."
-    outs, _ = launch("model = lambda: spread('ddp', net())\nstart = time.monotonic()\ntry:\n"
+    outs, _ = launch("def model(): return spread('ddp', net())\nstart = time.monotonic()\ntry:\n"
                      + textwrap.indent(code, "    ")
                      + "\n    error = None\nexcept Exception as e: error = f'{type(e).__name__}: {e}'\n"
                      "say(json.dumps([error, time.monotonic() - start]))\nsaid(*range(world))\nos._exit(0)\n",
@@ -285,8 +287,7 @@ def test_ranks_that_do_not_do_the_same_are_told_at_once(tmp_path):
         "RooflineAnalyzer(model(), x, peaks).profile(warmup=1, steps=4 + 4 * rank, backward=True)", tmp_path, 2)
     assert (one == two == (
         "RankError: the ranks are out of step: rank 0 came to profile(warmup=1, steps=4, backward=True) of a model "
-        "that communicates, "
-                           "rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates"))
+        "that communicates, rank 1 to profile(warmup=1, steps=8, backward=True) of a model that communicates"))
     assert max(seconds) < 45
     (one, two), _ = errors(
         "m = model()\nRooflineAnalyzer(net() if rank else m, x, peaks).profile(warmup=1, steps=4).gather()", tmp_path,
@@ -301,13 +302,11 @@ def test_a_rank_alone_is_told_what_the_others_have_to_do(tmp_path):
         limit="5")
     assert (two is None and one == (
         "RankError: rank 1 did not reach profile(warmup=1, steps=4, backward=False) of a model that communicates "
-        "within 5 s; "
-                                    "every rank has to"))
+        "within 5 s; every rank has to"))
 
 def test_the_rank_that_keeps_the_store_is_killed(tmp_path):
     "Without torchrun rank 0 keeps it: the others cannot be told anything, and say that."
-    outs, _ = launch("fault = lambda: os.kill(os.getpid(), signal.SIGKILL)\n"
-                     + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
+    outs, _ = launch(killed + class_of_faults.replace("rank == 1", "rank == 0"), tmp_path, check=False)
     assert outs[1][0].startswith("RankError | the store of the job is gone") and "same True" in outs[1][0], outs
 
 def test_ranks_with_other_dtypes_measure_the_roofs_of_all(tmp_path):
@@ -341,7 +340,9 @@ model_file = '''
 import torch
 from torch import nn
 class Net(nn.Module):
-    def __init__(self): super().__init__(); self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3))
+    def __init__(self):
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Sequential(nn.Linear(64, 64), nn.ReLU()) for _ in range(3))
     def forward(self, x):
         for layer in self.layers: x = layer(x)
         return x

@@ -102,8 +102,10 @@ def press_marker(browser, index):
 def ringed(browser):
     "The rows whose markers are ringed: those at the places of the rings."
     return browser.execute_script("""
-        const c = charts[0], rings = c.data.filter(t => t.name === 'chosen').flatMap(t => t.x.map((x, i) => `${t.xaxis} ${x} ${t.y[i]}`))
-        return [...new Set(c.data.flatMap(t => (t.customdata ?? []).filter((_, i) => rings.includes(`${t.xaxis} ${t.x[i]} ${t.y[i]}`))))]""")
+        const c = charts[0], rings = c.data.filter(t => t.name === 'chosen')
+            .flatMap(t => t.x.map((x, i) => `${t.xaxis} ${x} ${t.y[i]}`))
+        const ringed = t => (t.customdata ?? []).filter((_, i) => rings.includes(`${t.xaxis} ${t.x[i]} ${t.y[i]}`))
+        return [...new Set(c.data.flatMap(ringed))]""")
 def chosen(browser):
     return browser.execute_script(
         "return [...document.querySelectorAll('#table tr.chosen')].map(e => Number(e.dataset.index))")
@@ -116,8 +118,10 @@ def both_on_screen(browser, index):
         const frame = document.getElementById('scroller').getBoundingClientRect()
         const head = document.querySelector('#table thead').getBoundingClientRect()
         const rings = charts[0].data.flatMap((t, k) => t.name === 'chosen' ? [k] : [])
-        const paths = rings.flatMap(k => [...charts[0].querySelectorAll(`.scatterlayer .trace${charts[0]._fullData[k].uid} path`)])
-        return [seen(line) && line.bottom <= frame.bottom + 1 && line.top >= head.bottom - 1, paths.length > 0 && paths.every(p => seen(p.getBoundingClientRect()))]""", index)
+        const drawn = k => charts[0].querySelectorAll(`.scatterlayer .trace${charts[0]._fullData[k].uid} path`)
+        const paths = rings.flatMap(k => [...drawn(k)])
+        return [seen(line) && line.bottom <= frame.bottom + 1 && line.top >= head.bottom - 1,
+            paths.length > 0 && paths.every(p => seen(p.getBoundingClientRect()))]""", index)
 
 @pytest.fixture(scope="module")
 def report(pages): return pages["report"][0]
@@ -138,8 +142,10 @@ def test_titles_of_columns_take_two_lines(chrome, report):
     "All columns shown, of every kind of rows; and each filter says what it filters."
     opened(chrome, report)
     chrome.execute_script("state.columns[tab.name] = tab.columns.map(c => c.field); columnsChanged()")
-    lines = chrome.execute_script("""return [...document.querySelectorAll("#table th .dt-column-title")].map(
-        e => [e.textContent, Math.round(e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight))])""")
+    lines = chrome.execute_script("""
+        const lines = e => e.getBoundingClientRect().height / parseFloat(getComputedStyle(e).lineHeight)
+        const titles = [...document.querySelectorAll("#table th .dt-column-title")]
+        return titles.map(e => [e.textContent, Math.round(lines(e))])""")
     assert lines and [line for line in lines if line[1] > 2] == []
     cut = chrome.execute_script("""return [...document.querySelectorAll("#fields select")].filter(e => {
         const whole = e.cloneNode(false), word = document.createElement("option")
@@ -159,7 +165,8 @@ def test_a_comparison_of_three_shows_the_ratio(chrome, tmp_path):
     opened(chrome, path, tab="series")
     places = chrome.execute_script("""
         const frame = document.getElementById("scroller").getBoundingClientRect()
-        return [...document.querySelectorAll("#table th")].map(e => [e.textContent, e.getBoundingClientRect().right <= frame.right])""")
+        return [...document.querySelectorAll("#table th")]
+            .map(e => [e.textContent, e.getBoundingClientRect().right <= frame.right])""")
     assert len(places) == 6 and all(seen for _, seen in places) and places[2][0] == "last/first", places
 
 row = partial(row, share=0.2)
@@ -672,7 +679,8 @@ def test_rows_that_are_not_on_the_chart_have_names_of_their_own(chrome, tmp_path
     Result(rows, paper, model="Net").to_html(tmp_path/"off.html")
     opened(chrome, tmp_path/"off.html", width, 844)
     boxes = chrome.execute_script("""return [...charts[0].querySelectorAll(".y2tick text")].map(e => {
-        const b = e.getBoundingClientRect(); return [e.textContent, b.top, b.bottom, b.right]}).sort((a, b) => a[1] - b[1])""")
+        const b = e.getBoundingClientRect()
+        return [e.textContent, b.top, b.bottom, b.right]}).sort((a, b) => a[1] - b[1])""")
     assert {text for text, *_ in boxes} == {"FLOPs ?" if width == 390 else "FLOPs unknown", "no work", "no FLOPs"}
     assert all(above[2] <= below[1] + 4 for above, below in zip(boxes, boxes[1:])), boxes
     left = chrome.execute_script(
@@ -806,9 +814,13 @@ def contrast(a, b):
 
 painted = """
   const clear = c => /, 0\\)$|^transparent$/.test(c)
-  const ground = e => { while (e && clear(getComputedStyle(e).backgroundColor)) e = e.parentElement; return getComputedStyle(e ?? document.body).backgroundColor }
+  const ground = e => {
+    while (e && clear(getComputedStyle(e).backgroundColor)) e = e.parentElement
+    return getComputedStyle(e ?? document.body).backgroundColor
+  }
   return [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility()).slice(0, 60)
-    .map(e => [e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color, ground(e.closest('svg')?.parentElement ?? e)])"""
+    .map(e => [e.closest('svg') ? getComputedStyle(e).fill : getComputedStyle(e).color,
+               ground(e.closest('svg')?.parentElement ?? e)])"""
 
 @more
 @pytest.mark.parametrize("dark", [False, True])
@@ -871,18 +883,26 @@ def real(): return sorted(once("real", real_pages).glob("*.html"))
 
 # The boxes of roofs' labels and of names, of the markers and of the star; letters are lower than their boxes.
 boxes_of = """
-    const box = (kind, e, by) => { const b = e.getBoundingClientRect(); return [kind, e.textContent, b.left, b.top + by, b.right, b.bottom - by] }
-    const texts = [...document.querySelectorAll('#chart .annotation-text-g, #chart .textpoint text')].filter(e => e.textContent)
-    const points = charts[0].data.flatMap((t, k) => t.marker && t.hoverinfo !== 'skip' && !t.yaxis?.startsWith('y2') && t.visible !== 'legendonly'
-        ? [...charts[0].querySelectorAll(`.scatterlayer .trace${charts[0]._fullData[k].uid} path.point`)].map(e => box(t.name, e, 1)) : [])
+    const box = (kind, e, by) => {
+      const b = e.getBoundingClientRect()
+      return [kind, e.textContent, b.left, b.top + by, b.right, b.bottom - by]
+    }
+    const texts = [...document.querySelectorAll('#chart .annotation-text-g, #chart .textpoint text')]
+        .filter(e => e.textContent)
+    const points = charts[0].data.flatMap((t, k) => t.marker && t.hoverinfo !== 'skip'
+        && !t.yaxis?.startsWith('y2') && t.visible !== 'legendonly'
+        ? [...charts[0].querySelectorAll(`.scatterlayer .trace${charts[0]._fullData[k].uid} path.point`)]
+            .map(e => box(t.name, e, 1)) : [])
     return [texts.map(e => box('text', e, 3)), points]"""
 
 # Roofs and arrows piece by piece, and the leaders of labels, px.
 lines_of = """
     const {xaxis, yaxis} = charts[0]._fullLayout, frame = charts[0].getBoundingClientRect()
     const px = (x, y) => { const [a, b] = centre({x, y}, xaxis, yaxis); return [frame.left + a, frame.top + b] }
-    const drawn = charts[0].data.filter(t => t.mode?.includes('lines') && (t.xaxis ?? 'x') === 'x' && t.visible !== 'legendonly')
-    const lines = drawn.flatMap(t => t.x.slice(1).map((_, i) => [t.name, ...px(t.x[i], t.y[i]), ...px(t.x[i + 1], t.y[i + 1])]))
+    const drawn = charts[0].data.filter(t => t.mode?.includes('lines')
+        && (t.xaxis ?? 'x') === 'x' && t.visible !== 'legendonly')
+    const lines = drawn.flatMap(t => t.x.slice(1)
+        .map((_, i) => [t.name, ...px(t.x[i], t.y[i]), ...px(t.x[i + 1], t.y[i + 1])]))
     const leaders = charts[0].layout.annotations.filter(a => a.showarrow).map(a => {
         const [x, y] = px(10 ** a.x, 10 ** a.y), far = Math.hypot(a.ax, a.ay), f = a.standoff / far
         return [a.text, x + f * a.ax, y + f * a.ay, x + a.ax, y + a.ay, far - a.standoff, a.standoff]
@@ -950,11 +970,13 @@ def columns_fit_or_have_a_bar(chrome, page):
     titles stay there."""
     wide, frame, bar, bottom = chrome.execute_script("""
         const e = document.getElementById("scroller")
-        return [document.getElementById("table").offsetWidth, e.clientWidth, e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
+        return [document.getElementById("table").offsetWidth, e.clientWidth,
+            e.offsetHeight - e.clientHeight, e.getBoundingClientRect().bottom]""")
     assert wide <= frame + 1 or bar > 8 and bottom <= 900, page
     seen = chrome.execute_script("""
         const frame = document.getElementById("scroller").getBoundingClientRect()
-        return [...document.querySelectorAll("#table th")].filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
+        return [...document.querySelectorAll("#table th")]
+            .filter(e => e.getBoundingClientRect().right <= frame.right + 1).map(e => e.textContent)""")
     # a prediction has an expected time, and no shares where the whole is only a range
     assert ({"name", "bound", "utilization"} <= set(seen)
             and ("expected" in seen or {"time", "share"} <= set(seen))), (page, seen)
@@ -1064,7 +1086,8 @@ def test_names_of_rows_are_above_them_on_a_phone(chrome, tmp_path):
     names, marks, ink = chrome.execute_script("""
         const box = e => { const b = e.getBoundingClientRect(); return [b.left, b.top, b.right, b.bottom] }
         const texts = [...document.querySelectorAll("#chart .ytick text")]
-        return [texts.map(box), [...document.querySelectorAll("#chart .point")].map(box), texts.map(e => getComputedStyle(e).fill)]""")
+        return [texts.map(box), [...document.querySelectorAll("#chart .point")].map(box),
+                texts.map(e => getComputedStyle(e).fill)]""")
     assert len(names) == len(marks) == 3 and len(set(ink)) == 1 and "232, 238, 242" in ink[0]
     assert not [1 for a in names for b in marks if a[0] < b[2] and b[0] < a[2] and a[1] < b[3] and b[1] < a[3]]
     assert chrome.execute_script("return charts[0]._fullLayout.xaxis._length") > 300

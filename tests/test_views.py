@@ -85,8 +85,8 @@ def test_what_a_probe_said_names_no_folder():
 
 def written_by(verb, folder):
     "The arguments of a verb, every file of it by its absolute path."
-    at, here = lambda name: str(folder/name), dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make",
-                                                   saved=f"{folder/'saved.json'}")
+    here = dict(peaks=paper_file(folder), net=f"{folder/'net.py'}:make", saved=f"{folder/'saved.json'}")
+    def at(name): return str(folder/name)
     def files(*kinds): return [word for kind in kinds for word in (f"--{kind}", at(f"out.{kind}"))]
     quick = ["--warmup", "1", "--steps", "3", "--no-progress"]
     return dict(
@@ -113,7 +113,8 @@ def paper_file(folder):
 
 def written_folder(folder):
     "A folder with what the verbs read."
-    (folder/"net.py").write_text("import torch\ndef make(): return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU()), torch.randn(8, 64)\n")
+    (folder/"net.py").write_text("from torch import nn, randn\n"
+                                 "def make(): return nn.Sequential(nn.Linear(64, 64), nn.ReLU()), randn(8, 64)\n")
     (folder/"config.json").write_text(json.dumps(llama))
     (folder/"budgets.toml").write_text(f'[net]\nmodel = "{folder}/net.py:make"\nflops = "<= 1 GFLOP"\n')
     shutil.copy(root/"tests/data/resnet50.json", folder/"saved.json")
@@ -132,7 +133,8 @@ def steps():
         optimizer.step(), optimizer.zero_grad()
 if not watches: steps()
 else:
-    with fasterbench.watch(net, every=4, log=f"{folder}/out.jsonl", peaks=fasterbench.HardwarePeaks.from_json(sys.argv[2])) as watch: steps()
+    peaks = fasterbench.HardwarePeaks.from_json(sys.argv[2])
+    with fasterbench.watch(net, every=4, log=f"{folder}/out.jsonl", peaks=peaks) as watch: steps()
     watch.series.to_html(f"{folder}/out-series.html")
     watch.result.to_html(f"{folder}/out.html")
     watch.result.to_json(f"{folder}/out.json")
@@ -148,8 +150,8 @@ def written_texts(folder): return {p.name: p.read_text().partition('<script type
 
 kept = ("--html", "--json", "--csv", "--perfetto", "--junit", "--kernels")
 
-verbs = ("count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run", "compiled",
-         "peaks")
+verbs = ("count", "roofline", "report", "compare", "predict", "trace", "ncu", "serve", "mfu", "check", "run",
+         "compiled", "peaks")
 
 @pytest.mark.parametrize("verb", in_line(verbs, "roofline", "trace", ci=("compare", "run"),
                                          why="a process for each verb"))
@@ -166,8 +168,8 @@ def test_what_a_verb_writes_names_no_folder(verb, tmp_path):
 def test_what_a_watched_program_leaves_names_no_folder(tmp_path):
     "Its log, the page of its series, and the result of its last sample."
     written_folder(tmp_path)
-    done = forked.python(f"import runpy, sys; sys.argv = ['train.py', '--watch', {paper_file(tmp_path)!r}]; runpy.run_path({str(tmp_path/'train.py')!r})",
-                         package=True, cwd=tmp_path)
+    done = forked.python(f"import runpy, sys; sys.argv = ['train.py', '--watch', {paper_file(tmp_path)!r}]; "
+                         f"runpy.run_path({str(tmp_path/'train.py')!r})", package=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     texts = written_texts(tmp_path)
     assert sorted(texts) == ["out-series.html", "out.html", "out.json", "out.jsonl"] and folders_in(texts,
@@ -194,9 +196,11 @@ unreachable = """
       const r = [...e.getClientRects()].find(r => r.width && r.height)
       if (!r) return false
       const top = document.elementFromPoint(r.left + r.width / 2, r.top + r.height / 2)
-      return !(top && (e.contains(top) || top.contains(e) && top.tagName === "LABEL")) && `${named(e)} under ${top ? named(top) : "nothing"}`
+      return !(top && (e.contains(top) || top.contains(e) && top.tagName === "LABEL"))
+          && `${named(e)} under ${top ? named(top) : "nothing"}`
     }
-    const controls = root => [...root.querySelectorAll("button, input, select, summary, a[href], th")].filter(e => !e.closest("[hidden], .modebar"))
+    const controls = root => [...root.querySelectorAll("button, input, select, summary, a[href], th")]
+        .filter(e => !e.closest("[hidden], .modebar"))
     for (const e of controls(document)) {
       const closed = e.closest("details:not([open])")
       if (closed && e.parentElement !== closed) continue
@@ -216,54 +220,77 @@ cut_off = """
     const found = [], frame = document.getElementById("scroller").getBoundingClientRect()
     for (const th of document.querySelectorAll("#table th")) {
       const box = th.getBoundingClientRect()
-      if (box.right > frame.right + 1 || box.left < frame.left - 1) found.push(`column ${th.textContent} of ${tab.name}`)
+      const outside = box.right > frame.right + 1 || box.left < frame.left - 1
+      if (outside) found.push(`column ${th.textContent} of ${tab.name}`)
       const range = document.createRange()
       range.selectNodeContents(th.querySelector(".dt-column-title"))
-      if ([...range.getClientRects()].some(r => r.left < box.left - 1 || r.right > box.right + 1)) found.push(`title ${th.textContent}`)
+      const over = [...range.getClientRects()].some(r => r.left < box.left - 1 || r.right > box.right + 1)
+      if (over) found.push(`title ${th.textContent}`)
     }
     for (const chart of document.querySelectorAll(".chart")) {
       const box = chart.getBoundingClientRect()
       for (let e = chart.parentElement; e !== document.body; e = e.parentElement) {
         const clips = ["auto", "scroll", "hidden"].includes(getComputedStyle(e).overflowY)
-        if (clips && e.scrollHeight > e.clientHeight + 1) found.push(`chart in a box of ${e.clientHeight} px for ${e.scrollHeight}`)
+        if (clips && e.scrollHeight > e.clientHeight + 1)
+          found.push(`chart in a box of ${e.clientHeight} px for ${e.scrollHeight}`)
       }
-      for (const t of chart.querySelectorAll(".xtick text, .ytick text, [class$='title'] text, .xtitle, .ytitle, .x2title, .y2title")) {
+      const texts = ".xtick text, .ytick text, [class$='title'] text, .xtitle, .ytitle, .x2title, .y2title"
+      for (const t of chart.querySelectorAll(texts)) {
         const b = t.getBoundingClientRect()
-        if (b.width && (b.left < box.left - 1 || b.right > box.right + 1 || b.top < box.top - 1 || b.bottom > box.bottom + 1)) found.push(`axis ${t.textContent}`)
+        const inside = b.left >= box.left - 1 && b.right <= box.right + 1
+            && b.top >= box.top - 1 && b.bottom <= box.bottom + 1
+        if (b.width && !inside) found.push(`axis ${t.textContent}`)
       }
-      const ticks = [...chart.querySelectorAll("[class$=tick] text")].map(t => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width)
-      const apart = (a, b) => a.right - 2 < b.left || b.right - 2 < a.left || a.bottom - 5 < b.top || b.bottom - 5 < a.top
-      ticks.forEach(([one, a], i) => { for (const [other, b] of ticks.slice(i + 1)) if (!apart(a, b)) found.push(`tick ${one} on ${other}`) })
+      const ticks = [...chart.querySelectorAll("[class$=tick] text")]
+          .map(t => [t.textContent, t.getBoundingClientRect()]).filter(([, b]) => b.width)
+      const apart = (a, b) => a.right - 2 < b.left || b.right - 2 < a.left
+          || a.bottom - 5 < b.top || b.bottom - 5 < a.top
+      ticks.forEach(([one, a], i) => {
+        for (const [other, b] of ticks.slice(i + 1)) if (!apart(a, b)) found.push(`tick ${one} on ${other}`)
+      })
     }
-    const cards = [...document.querySelectorAll(".facts section")].filter(e => e.offsetHeight > 900).map(e => `card ${e.querySelector("h2").textContent} of ${e.offsetHeight} px`)
-    if (document.documentElement.scrollWidth > innerWidth) found.push(`page of ${document.documentElement.scrollWidth} px`)
+    const cards = [...document.querySelectorAll(".facts section")].filter(e => e.offsetHeight > 900)
+        .map(e => `card ${e.querySelector("h2").textContent} of ${e.offsetHeight} px`)
+    const wide = document.documentElement.scrollWidth
+    if (wide > innerWidth) found.push(`page of ${wide} px`)
     return [...found, ...cards]"""
 
 empty_axes = """
-    put = (id, value) => { const e = document.getElementById(id); e.value = value; e.dispatchEvent(new Event("input", {bubbles: true})) }
+    put = (id, value) => {
+      const e = document.getElementById(id)
+      e.value = value
+      e.dispatchEvent(new Event("input", {bubbles: true}))
+    }
     put("text", "no such row")
     const drawn = charts.flatMap(c => Object.keys(c._fullLayout).filter(k => /^[xy]axis/.test(k)).map(k => [c, k]))
-      .filter(([c, k]) => c._fullLayout[k].visible && !c._fullLayout[k].title.text && c._fullLayout[k].autorange).map(([c, k]) => k)
+      .filter(([c, k]) => c._fullLayout[k].visible && !c._fullLayout[k].title.text && c._fullLayout[k].autorange)
+      .map(([c, k]) => k)
     put("text", "")
     return drawn"""
 
 alike = """
-    const what = ["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"]
+    const what = ["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget",
+        "kind", "batch"]
     const all = r => what.map(f => r[f]).join("|")
-    const cells = tr => [...tr.querySelectorAll(what.map(f => `td.field-${f}`).join(", "))].map(td => td.textContent).join("|")
+    const cells = tr => [...tr.querySelectorAll(what.map(f => `td.field-${f}`).join(", "))]
+        .map(td => td.textContent).join("|")
     const rows = lines().map(tr => [rowAt(Number(tr.dataset.index)), cells(tr)])
-    return rows.flatMap(([a, seen], i) => rows.slice(i + 1).filter(([b, other]) => seen === other && all(a) !== all(b)).map(() => seen))"""
+    return rows.flatMap(([a, seen], i) => rows.slice(i + 1)
+        .filter(([b, other]) => seen === other && all(a) !== all(b)).map(() => seen))"""
 
 unnamed = """
     const found = [], key = [...document.querySelectorAll("#key span")].map(e => e.textContent.trim())
     for (const [i, s] of [...document.querySelectorAll(".segment")].entries()) {
-      const named = s.classList.contains("silent") ? key.some(t => t.startsWith(data.division[i].label)) : s.innerText.includes(data.division[i].label)
+      const named = s.classList.contains("silent") ? key.some(t => t.startsWith(data.division[i].label))
+          : s.innerText.includes(data.division[i].label)
       if (!named) found.push(`segment ${data.division[i].label}`)
     }
     for (const e of document.querySelectorAll("#chart .x2y2 .point, #chart .x2y2-clip .point")) {
       if (charts[0]._fullLayout.yaxis2?.type !== "category") continue
-      const b = e.getBoundingClientRect(), ticks = [...document.querySelectorAll("#chart .x2tick text")].map(t => t.getBoundingClientRect())
-      if (ticks.some(t => t.left < b.right && b.left < t.right && t.top + 3 < b.bottom && b.top < t.bottom)) found.push("a marker of the strip under its axis")
+      const b = e.getBoundingClientRect()
+      const ticks = [...document.querySelectorAll("#chart .x2tick text")].map(t => t.getBoundingClientRect())
+      const meet = t => t.left < b.right && b.left < t.right && t.top + 3 < b.bottom && b.top < t.bottom
+      if (ticks.some(meet)) found.push("a marker of the strip under its axis")
     }
     for (const t of charts[0].data.filter(t => t.marker?.symbol === "line-ns-open")) {
       const entry = [...document.querySelectorAll("#legend button")].find(e => e.textContent.includes(t.name))
@@ -301,7 +328,8 @@ def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):
     assert found == []
 
 planted = dict(
-    covered=(".left { z-index: 0 !important } .right { position: relative; z-index: 50 } #roofs .list { left: 0; width: 900px }", unreachable, "under"),
+    covered=(".left { z-index: 0 !important } .right { position: relative; z-index: 50 } "
+             "#roofs .list { left: 0; width: 900px }", unreachable, "under"),
     column=("#scroller { width: 250px } #table { width: 900px !important }", cut_off, "column"),
     title=(".dt-column-title { margin-left: -60px }", cut_off, "title"),
     axis=(".xtick text { transform: translateY(400px) }", cut_off, "axis"),
@@ -317,12 +345,17 @@ def test_planted_defects_are_found(chrome, page_of, defect):
     kind = "devices" if defect == "tick" else "predict"
     opened(chrome, page_of(kind), tab=first_tab(view_of(kind)), state="")
     assert chrome.execute_script(script) == []
-    chrome.execute_script("document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}))", style)
+    chrome.execute_script(
+        "document.head.append(Object.assign(document.createElement('style'), {textContent: arguments[0]}))", style)
     assert [f for f in chrome.execute_script(script) if word in f] != []
 
 not_in_view = """
-    const seen = e => { const b = e.getBoundingClientRect(); return b.width > 0 && b.top >= 0 && b.bottom <= innerHeight && b.right <= innerWidth }
-    const told = selector => [...document.querySelectorAll(selector)].filter(seen).map(e => e.textContent.replaceAll("\u00a0", " "))
+    const seen = e => {
+      const b = e.getBoundingClientRect()
+      return b.width > 0 && b.top >= 0 && b.bottom <= innerHeight && b.right <= innerWidth
+    }
+    const told = selector => [...document.querySelectorAll(selector)]
+        .filter(seen).map(e => e.textContent.replaceAll("\u00a0", " "))
     return arguments[0].filter(([selector, word]) => !told(selector).some(t => t.includes(word)))"""
 
 def column(*words): return [("#table th", w) for w in words]
@@ -421,8 +454,9 @@ press = """
     const [draws, done] = arguments, found = [], trail = []
     window.addEventListener("error", e => found.push(`${trail.slice(-3).join(", ")}: ${e.message}`))
     window.addEventListener("unhandledrejection", e => found.push(`${trail.slice(-3).join(", ")}: ${e.reason}`))
-    const places = {tab: "#tabs input", legend: "#legend button", head: "#table th", row: "#table tbody tr[data-index]", menu: "summary",
-                    box: "input[type=checkbox]", select: "select", other: "button:not(#legend *)", text: "input[type=search]"}
+    const places = {tab: "#tabs input", legend: "#legend button", head: "#table th",
+                    row: "#table tbody tr[data-index]", menu: "summary", box: "input[type=checkbox]",
+                    select: "select", other: "button:not(#legend *)", text: "input[type=search]"}
     const seen = e => e.getClientRects().length > 0 || e.closest("label")?.getClientRects().length > 0
     const act = (kind, e, x) => {
       trail.push(`${kind} ${(e.textContent || e.value || e.id).trim().slice(0, 30)}`)
@@ -430,7 +464,8 @@ press = """
       if (kind === "text") e.value = x < 0.5 ? "[" : ""
       if (kind === "select" || kind === "text") return e.dispatchEvent(new Event("input", {bubbles: true}))
       e.click()
-      if (kind === "row") e.dispatchEvent(new KeyboardEvent("keydown", {key: x < 0.5 ? "ArrowDown" : "Enter", bubbles: true}))
+      if (kind === "row") e.dispatchEvent(new KeyboardEvent("keydown",
+          {key: x < 0.5 ? "ArrowDown" : "Enter", bubbles: true}))
     }
     const mark = x => {
       const at = charts.flatMap(c => c.data.flatMap(t => (t.customdata ?? []).map(i => [c, i])))
@@ -442,7 +477,8 @@ press = """
     const kinds = [...Object.keys(places), "marker"]
     const run = async () => {
       for (const kind of Object.keys(places)) {
-        for (let i = 0; i < Math.min(all(kind).length, kind === "row" ? 3 : 15); i++) { act(kind, all(kind)[i], 0.9); await null }
+        const most = Math.min(all(kind).length, kind === "row" ? 3 : 15)
+        for (let i = 0; i < most; i++) { act(kind, all(kind)[i], 0.9); await null }
       }
       for (const [one, other, x] of draws) {
         const kind = kinds[Math.floor(one * kinds.length)], them = places[kind] ? all(kind) : []
@@ -530,8 +566,9 @@ def test_figures_of_an_answer_are_in_the_csv():
     told = {k: {float(r[k]) for r in rows} for k in ("step_time_s", "per_s", "mfu", "peak_bytes")}
     [time_s], [rate], [mfu], [peak] = told.values()
     assert rate == pytest.approx(8 / time_s)
-    assert first_lines(step)[0].startswith(f"a step of 8 samples: expected {format_si(time_s, 's')} (device time only) "
-                                           f"· {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
+    assert first_lines(step)[0].startswith(
+        f"a step of 8 samples: expected {format_si(time_s, 's')} (device time only) "
+        f"· {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))
     for text in (f"{format_si(float(of['expected_per_s']))} tokens/s expected", format_si(float(of["first_s"]), "s"),

@@ -201,7 +201,8 @@ def test_norms_lay_their_results_as_kernels_do(norm, x):
 @pytest.mark.parametrize("f", [
     F.hardswish, F.elu, F.softplus, F.hardtanh, F.logsigmoid, lambda x: F.rrelu(x, training=True), lambda x: 2 ** x,
     lambda x: x.roll(1, 1), lambda x: torch.xlogy(x, x.detach()),
-    lambda x: F.mse_loss(x, x.detach(), reduction="none"), lambda x: F.binary_cross_entropy(x, x.detach(), reduction="none")])
+    lambda x: F.mse_loss(x, x.detach(), reduction="none"),
+    lambda x: F.binary_cross_entropy(x, x.detach(), reduction="none")])
 @pytest.mark.parametrize("x", [torch.rand(2, 8, 4, 4).contiguous(memory_format=torch.channels_last),
                                torch.rand(2, 4, 8).transpose(1, 2)])
 def test_elements_lie_as_kernels_lay_them(f, x):

@@ -23,7 +23,9 @@ class Slowed(nn.Module):
     def __init__(self, rows): super().__init__(); self.weight = nn.Parameter(torch.randn(512, 512)); self.rows = rows
     def forward(self, x): return x + (x[:1].expand(self.rows, -1).contiguous() @ self.weight).sum(0)
 class Net(nn.Module):
-    def __init__(self, rows): super().__init__(); self.first, self.layer, self.last = nn.Linear(512, 512), Slowed(rows), nn.Linear(512, 512)
+    def __init__(self, rows):
+        super().__init__()
+        self.first, self.layer, self.last = nn.Linear(512, 512), Slowed(rows), nn.Linear(512, 512)
     def forward(self, x): return self.last(self.layer(self.first(x)))
 def make(): return Net({rows}), torch.randn(256, 512)
 '''
@@ -79,7 +81,8 @@ if __name__ == "__main__":
     parts, until = args.part or ["itself", "slowed"], perf_counter() + args.seconds
     print(f"{args.rounds} to {4 * args.rounds} rounds a run, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} "
           "cores; the budget is 105 % of the time before")
-    same, of = (version(), lambda title, now, runs: collected(
-        title, verdicts(now, same, args.rounds, 1.05), runs, until, args.save))
+    same = version()
+    def of(title, now, runs):
+        return collected(title, verdicts(now, same, args.rounds, 1.05), runs, until, args.save)
     if "itself" in parts: shown("itself", of("itself", version(), args.runs))
     if "slowed" in parts: shown("a layer slowed by 10 %", of("slowed", version(rows=550), max(args.runs // 2, 1)))

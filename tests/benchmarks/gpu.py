@@ -307,8 +307,8 @@ def steps(gpu):
     from torch.optim import AdamW
     layers, width, heads, words, length, batch = (12, 1024, 16, 32000, 1024, 8) if gpu else (2, 64, 4, 100, 32, 2)
     palm = 6 * (13 * layers * width**2 + width * words) + 12 * layers * width * length
-    language, tokens = (lambda: transformer(layers, width, heads, words, every=True),
-                        torch.randint(words, (batch, length)))
+    tokens = torch.randint(words, (batch, length))
+    def language(): return transformer(layers, width, heads, words, every=True)
     def fused(p): return AdamW(p, fused=True)
     yield "language model, AdamW", language, tokens, AdamW, palm
     yield "language model, fused AdamW", language, tokens, fused, palm
@@ -905,9 +905,10 @@ def page_text(data):
     env = data["environment"]
     yield f"""# Measured on a GPU
 
-`python tests/benchmarks/gpu.py` ran on one {env['device_name']}, on {env['date'][:10]}: PyTorch {env['torch']}, driver {env.get('driver')}.
-Each line is one figure over many runs: the range in which it lies if the library is right, and what was found. All figures are in
-`tests/data/measured_on_gpu.json`.
+`python tests/benchmarks/gpu.py` ran on one {env['device_name']}, on {env['date'][:10]}: PyTorch {env['torch']},
+driver {env.get('driver')}.
+Each line is one figure over many runs: the range in which it lies if the library is right, and what was found.
+All figures are in `tests/data/measured_on_gpu.json`.
 
 | figure | range | found | verdict |
 |---|---|---|---|"""

@@ -402,4 +402,5 @@ def constants(cache, every):
             f"{median(abs(math.exp(share(b)) - 1) for _, b in p):.0%} ({len(p)})"
                          for n, p in by_set.items())
         inside = [sum(r.low <= r.measured <= r.high for r in own_rows) / len(changed) for own_rows in zip(*changed)]
-        print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}{inside[0]:>8.0%}{inside[1]:>9.0%}  {each}", flush=True)
+        print(f"{name:20}{own.value:>8.3g}{len(changed):>7}{errors[0]:>8.1%}{errors[1]:>9.1%}"
+              f"{inside[0]:>8.0%}{inside[1]:>9.0%}  {each}", flush=True)

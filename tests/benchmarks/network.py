@@ -23,7 +23,8 @@ def published():
             peaks = fit_network(samples)
             errors = sorted(abs(peaks.time_of(c, n, ranks) / s - 1) for c, ranks, n, s in samples)
             links = ", ".join(f"{r.collective} {r.bus_bandwidth / 1e9:.1f}" for r in peaks.roofs if r.ranks == 8)
-            print(f"{path.stem + ' ' + dtype:32}{len(samples):8}{statistics.median(errors):14.1%}{errors[int(0.9 * len(errors))]:8.1%}  {links}")
+            print(f"{path.stem + ' ' + dtype:32}{len(samples):8}{statistics.median(errors):14.1%}"
+                  f"{errors[int(0.9 * len(errors))]:8.1%}  {links}")
 
 def hand_made(collective, n):
     "One call of the collective, and its buffers, as a script would write it."
@@ -74,8 +75,8 @@ def launched(ranks):
     done = subprocess.run([sys.executable, "-m", "torch.distributed.run", f"--nproc-per-node={ranks}", "--standalone",
                            __file__, "--child"], capture_output=True, text=True)
     if done.returncode: sys.exit(done.stderr[-2000:])
-    print(f"\ngloo, {ranks} "
-          f"processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}{'ratio':>8}{'by hand, twice':>16}")
+    print(f"\ngloo, {ranks} processes\n{'collective':14}{'bytes':>10}{'measured, µs':>14}{'by hand, µs':>13}"
+          f"{'ratio':>8}{'by hand, twice':>16}")
     for collective, n, seconds, hand, again in json.loads(done.stdout.splitlines()[-1]):
         print(f"{collective:14}{n:10}{1e6 * seconds:14.0f}{1e6 * hand:13.0f}{seconds / hand:8.3f}{again / hand:16.3f}")
 

@@ -4,8 +4,9 @@
     python tests/benchmarks/screenshots.py nbs/images --pages report.html --picture report.png
 
 What is measured is kept in FOLDER/results, so that the pages are made again without measuring; `tests/test_views.py`
-presses and measures what is on pages. The second line makes a picture of one page at 1440×740, light, as `.ci/readme.py --run` does for the README. Needs selenium and Chrome or Chromium; pages of traces and
-kernels need the public files that CONTRIBUTING names."""
+presses and measures what is on pages. The second line makes a picture of one page at 1440×740, light, as
+`.ci/readme.py --run` does for the README. Needs selenium and Chrome or Chromium; pages of traces and kernels need
+the public files that CONTRIBUTING names."""
 import argparse, base64, os, pickle, shutil, subprocess, sys, time
 from itertools import product
 from pathlib import Path

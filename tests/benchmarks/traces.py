@@ -187,7 +187,8 @@ with t.gc_paused(), t.uncompiled(): r = t._trace_result([t.reduced(f)], 'module'
 whole, a = (time.perf_counter() - begin, time.process_time() - cpu), r.breakdowns[0]
 def rate(seconds): return f"{f.size / 1e6 / seconds:.0f} MB/s"
 print(f"{f.size / 1e6:.0f} MB, {len(f.operators)} operators, {len(f.activities)} activities")
-for what, took in (("decoded", read), ("whole", whole)): print(f"{what} at {rate(took[0])}, {rate(took[1])} of CPU time")
+for what, took in (("decoded", read), ("whole", whole)):
+    print(f"{what} at {rate(took[0])}, {rate(took[1])} of CPU time")
 print(f"peak {used() / 1e9:.2f} GB, {(used() - base) / f.size:.2f} times the file above the libraries")
 print(f"sum ÷ span {sum(a.parts.values()) / a.span_s:.6f}")"""
     for size in sizes:

@@ -27,8 +27,8 @@ for kind in ("ddp", "fsdp"):
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
     work = count_work(model, torch.randn(32, 64), backward=True, optimizer=optimizer)
     m = work.memory
-    out[kind] = dict(flops=work.contraction_flops, sent=work.wire_bytes, peak=m.peak_bytes, parts=m.parts, place=m.place, exact=m.exact,
-                     timeline=[[t.phase, t.operator, t.parts] for t in m.timeline])
+    out[kind] = dict(flops=work.contraction_flops, sent=work.wire_bytes, peak=m.peak_bytes, parts=m.parts,
+                     place=m.place, exact=m.exact, timeline=[[t.phase, t.operator, t.parts] for t in m.timeline])
 print("OUT" + json.dumps(out))
 """
 

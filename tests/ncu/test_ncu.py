@@ -302,7 +302,8 @@ def damaged(data, edits):
             if j is not None: data[j:j + 1] = text if how == "digit" else b"," + text
     return bytes(data)
 
-@settings(max_examples=9000 if nightly else 300 if heavy else 100, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=9000 if nightly else 300 if heavy else 100, deadline=None, database=None,
+          suppress_health_check=list(HealthCheck))
 @given(st.sampled_from(sorted(whole)), edits, st.sampled_from(["utf-8", "utf-16"]))
 def test_damaged_reports(tmp_path_factory, name, edits, encoding):
     path = folder(tmp_path_factory)/"damaged.csv"

@@ -263,11 +263,13 @@ def test_predict_is_fast_and_needs_no_memory_for_weights():
     script = """
 import resource, time, torch, transformers
 from fasterbench.predicting.predict import predict
-config = transformers.LlamaConfig(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32, num_attention_heads=32)
+config = transformers.LlamaConfig(hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,
+                                  num_attention_heads=32)
 with torch.device("meta"): model = transformers.LlamaForCausalLM._from_config(config, dtype=torch.bfloat16)
 start = time.process_time()
 result = predict(model, dict(input_ids=torch.zeros(1, 512, dtype=torch.long)), "NVIDIA H100 80GB HBM3")
-print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024, result.program.dense_flops, result.program.contraction_flops)
+print(time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+      result.program.dense_flops, result.program.contraction_flops)
 """
     out = subprocess.run([sys.executable, "-W", "ignore", "-c", script], capture_output=True, text=True, cwd=root,
         check=True).stdout

@@ -143,9 +143,12 @@ os.environ["OMP_NUM_THREADS"] = "1"
 import torch, pickle
 print(__name__, __file__, __spec__ and __spec__.name, __package__, sys.argv, sys.path[0], torch.get_num_threads())
 class Mine: pass
-print(pickle.loads(pickle.dumps(Mine())).__class__.__module__, sys.modules["__main__"].__file__, torch.__spec__.loader.__class__.__name__)
+print(pickle.loads(pickle.dumps(Mine())).__class__.__module__, sys.modules["__main__"].__file__,
+      torch.__spec__.loader.__class__.__name__)
 warnings.warn("as always")
-def child(): print("child", torch.nn.Linear(1, 1)(torch.ones(1)).shape, hasattr(torch.nn.Module.__call__, "__wrapped__"), flush=True)
+def child():
+    print("child", torch.nn.Linear(1, 1)(torch.ones(1)).shape, hasattr(torch.nn.Module.__call__, "__wrapped__"),
+          flush=True)
 if __name__ == "__main__":
     for kind in ("fork", "spawn"):
         process = multiprocessing.get_context(kind).Process(target=child)

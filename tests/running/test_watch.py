@@ -1,7 +1,7 @@
 "A model is watched while a program runs it: the program does what it does without, and nothing stays behind."
 import copy, itertools, json, pickle, random, threading, time, types, warnings
 from contextlib import nullcontext
-from functools import cache
+from functools import cache, partial
 
 import numpy as np
 import pytest
@@ -286,7 +286,7 @@ class Naps(dict):
 class Sleep(nn.Module):
     def __init__(self, naps, name, t):
         super().__init__()
-        self.nap, self.weight = lambda: naps.take((name, "forward"), t), nn.Parameter(torch.ones(()))
+        self.nap, self.weight = partial(naps.take, (name, "forward"), t), nn.Parameter(torch.ones(()))
     def forward(self, x): self.nap(); return x * self.weight
 
 @pytest.mark.timed

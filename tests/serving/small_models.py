@@ -19,9 +19,11 @@ layers, prompt, new = 8, 12, 4
 sizes = [  # names of a size, and the small one
     (r"(vocab_size|\w+vocab_size|backbone_hidden_size)", None),
     (r"(\w*num_key_value_heads|num_kv_heads|kv_n_heads)", 2),
-    (r"(\w*num_attention_heads|n_heads?|num_heads|attention_heads|\w+_attention_heads|linear_num_\w*heads|linear_num_heads|index_n_heads|num_query_groups)", 4),
-    (r"(hidden_size|d_model|n_embd|emb_dim|embedding_dim|embedding_size|word_embed_proj_dim|lru_width|attention_hidden_size"
-     r"|\w+_embedding_size|pronunciation_embed_dim|shape_embed_dim|hidden_size_per_layer_input|output_dim)", 64),
+    (r"(\w*num_attention_heads|n_heads?|num_heads|attention_heads|\w+_attention_heads|linear_num_\w*heads"
+     r"|linear_num_heads|index_n_heads|num_query_groups)", 4),
+    (r"(hidden_size|d_model|n_embd|emb_dim|embedding_dim|embedding_size|word_embed_proj_dim|lru_width"
+     r"|attention_hidden_size|\w+_embedding_size|pronunciation_embed_dim|shape_embed_dim|hidden_size_per_layer_input"
+     r"|output_dim)", 64),
     (r"qk_rope_head_dim", 8), (r"qk_head_dim", 24),
     (r"(\w*head_dim|d_head|kv_channels|dim_head|\w+_head_size|rotary_dim)", 16),
     (r"(num_hidden_layers|n_layers?|num_layers|\w+_layers|num_blocks|depth)", layers),

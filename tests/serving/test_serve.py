@@ -123,8 +123,9 @@ narrow = latent | dict(hidden_size=1024, intermediate_size=2048, num_attention_h
 
 @pytest.mark.parametrize("context", in_line([32, 128, 192, 512, 576, 32768], 128, 576))
 def test_latent_attention_of_one_token_by_hand(context):
-    """Two dense layers with the attention of DeepSeek V3: a query meets 512 + 64 elements of a compressed key, its weights 512 of a value.
-    Few tokens are expanded, and multiplied in heads of 192 and 128; the context may be as long as any of the sizes."""
+    """Two dense layers with the attention of DeepSeek V3: a query meets 512 + 64 elements of a compressed key, its
+    weights 512 of a value. Few tokens are expanded, and multiplied in heads of 192 and 128; the context may be as
+    long as any of the sizes."""
     fixed = 7168*1536 + 1536*128*192 + 7168*576 + 128*128*7168 + 3*7168*18432
     absorbed = 2 * 512*128*256 + 2*128*context * (512 + 64 + 512)
     expanded = 2 * context * 512*128*256 + 2*128*context * (192 + 128)
@@ -317,7 +318,8 @@ def test_70b_time_and_memory(tmp_path):
                                       vocab_size=128256, architectures=["LlamaForCausalLM"])
     config.save_pretrained(tmp_path)
     code = ("import resource, time, transformers, fasterbench.serving.serve as s; t = time.process_time(); "
-            f"s.serve({str(tmp_path)!r}); print(time.process_time() - t, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)")
+            f"s.serve({str(tmp_path)!r}); print(time.process_time() - t, "
+           "resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1e6)")
     out = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True)
     seconds, gb = map(float, out.stdout.split())
     assert seconds < 10 and gb < 2, out.stdout
@@ -358,7 +360,8 @@ def test_servers():
     inside = [abs(log(sum(r["parts"].values()) / r["measured"])) <= z80 * server_spread["decode"].value for r in runs]
     rates = sorted(abs(r["requests"] / benchmark.answered(r) - 1) for r in runs)
     assert rates[len(rates) // 2] < 0.14
-    assert off[len(off) // 2] < 0.14 and 0.75 < sum(inside) / len(inside) < 0.95      # wide enough for a model and an engine left out
+    # wide enough for a model and an engine left out
+    assert off[len(off) // 2] < 0.14 and 0.75 < sum(inside) / len(inside) < 0.95
 
 def test_expected_time_by_hand():
     "A token of a server: the forward, the prompts of the other requests, and the server itself."
@@ -577,18 +580,19 @@ def test_a_clock_that_no_datasheet_prints_is_said():
 
 def test_why_a_device_of_the_table_has_no_expected_time():
     "The datasheet of an H20 has no float32, so no clock follows from it."
-    assert serve(hand["llama"][0], 64, 8, 1,
-                 "NVIDIA H20").notes[0].endswith("No expected time: the clock of NVIDIA H20, which it needs, is unknown.")
+    result = serve(hand["llama"][0], 64, 8, 1, "NVIDIA H20")
+    assert result.notes[0].endswith("No expected time: the clock of NVIDIA H20, which it needs, is unknown.")
 
 def test_what_bounds_is_said_of_the_network_too():
-    """Two devices of 1 TB/s send half a hidden state twice, for each of two sums a layer, through 50 GB/s; a byte sent takes as long as 20 read.
-    All matrices are halved, norms and the row of the embedding are not; a device keeps one of the two heads of keys and values."""
+    """Two devices of 1 TB/s send half a hidden state twice, for each of two sums a layer, through 50 GB/s; a byte
+    sent takes as long as 20 read. All matrices are halved, norms and the row of the embedding are not; a device
+    keeps one of the two heads of keys and values."""
     result = serve(hand["llama"][0], prompt, new, 1, HardwarePeaks(1e15, 1e12), tensor_parallel=2, network=5e10)
     weights, sent = products//2 + 2*(2*L*H + H), 20 * 2*L * 2*H
     at = {}
     for name, context in (("mid-decode", prompt + new // 2), ("end of decode", C)):
-        each = 2*H + 2*L*16*context*2 + 2*L*16*2 + (8
-                                                    + 2*V)//2        # row, cache that is read and written, ids and logits
+        # row, cache that is read and written, ids and logits
+        each = 2*H + 2*L*16*context*2 + 2*L*16*2 + (8 + 2*V)//2
         at[name] = weights // (sent - each) + 1
     assert at == {"mid-decode": 62, "end of decode": 108}
     assert result.bounds_from == {"prefill": ((1, "network"),)} | {name: ((1, "memory"), (batch, "network")) for name,
@@ -633,8 +637,8 @@ def test_profile_of_a_step(kind):
     config = transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
     model = transformers.AutoModelForCausalLM.from_config(config).eval()
     ids = torch.ones(2, prompt, dtype=torch.long)
-    cache = transformers.StaticCache(config=model.config,
-                                     max_cache_len=C) if kind == "static" else transformers.DynamicCache(config=model.config)
+    cache = (transformers.StaticCache(config=model.config, max_cache_len=C) if kind == "static"
+             else transformers.DynamicCache(config=model.config))
     given = {next(n for n in cache_names if n in signature(type(model).forward).parameters): cache}
     with torch.no_grad(): model(input_ids=ids, use_cache=True, **given)
     before = [layer.keys.clone() for layer in cache.layers]

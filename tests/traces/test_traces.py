@@ -510,7 +510,8 @@ strange = [None, True, -1, 2**70, 1e308, -1e308, "x", [], {}, [[]], [-1], [2**62
 @pytest.mark.parametrize("seed", in_line(range(40), *range(8), why="more damage by chance"))
 def test_hostile_traces_are_read_or_refused(tmp_path, seed, monkeypatch):
     "Strange values in every place: an error of a sentence, or an breakdown that adds up. Nothing of it runs."
-    chance, pick = random.Random(seed), lambda values: copy.deepcopy(chance.choice(values))
+    chance = random.Random(seed)
+    def pick(values): return copy.deepcopy(chance.choice(values))
     monkeypatch.chdir(tmp_path)
     events = [e for _ in range(3) for e in step()]
     for e in events:
