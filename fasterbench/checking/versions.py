@@ -31,6 +31,18 @@ def rounds_of(settings:dict, peaks=None, for_ratios=False):
     return Rounds(model.to(device), sample, peaks or HardwarePeaks(1e15, 1e15, device=device), device,
                   settings.get("backward", False), for_ratios)
 
+# %% ../../nbs/checking/versions.ipynb #si00fo02
+def in_turn(now, before, first)->list[tuple[dict, dict]]:
+    "Measure two versions in turn, three to twelve pairs for about a second, by the functions that `side` gives."
+    pairs, start = [], None
+    while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
+        both = {}
+        order = ((now, before), (before, now))[(first + len(pairs)) % 2]
+        for measured in order: both[measured] = measured("again" if pairs else "round")
+        pairs.append((both[now], both[before]))
+        start = start or perf_counter()                            # the first pair loads the models
+    return pairs
+
 # %% ../../nbs/checking/versions.ipynb #f354bc6d
 class _Measured:
     "Figures of the model that the settings name, as lines of JSON; it is loaded when it is asked for the first time."
@@ -127,18 +139,6 @@ def side(
         _kill(process)
         process.wait()
         process.stdin.close(); process.stdout.close()
-
-# %% ../../nbs/checking/versions.ipynb #si00fo02
-def in_turn(now, before, first)->list[tuple[dict, dict]]:
-    "Measure two versions in turn, three to twelve pairs for about a second, by the functions that `side` gives."
-    pairs, start = [], None
-    while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
-        both = {}
-        order = ((now, before), (before, now))[(first + len(pairs)) % 2]
-        for measured in order: both[measured] = measured("again" if pairs else "round")
-        pairs.append((both[now], both[before]))
-        start = start or perf_counter()                            # the first pair loads the models
-    return pairs
 
 # %% ../../nbs/checking/versions.ipynb #88635ffa
 def _git(*args):
