@@ -88,7 +88,7 @@ def written(path, *cells):
 def test_a_failure_names_notebook_and_cell(tmp_path):
     done, _ = run(written(tmp_path/"planted.ipynb", ["text"], "x = 1", "assert x == 2, 'not two'"))
     assert (done.returncode == 1 and "planted.ipynb, cell 2 (id id2)" in done.stderr
-            and "AssertionError: not two" in done.stderr)
+            and "AssertionError: not two" in done.stderr and "assert 1 == 2" in done.stderr)
     done, _ = run(written(tmp_path/"syntax.ipynb", "x = 1", "x ="))
     assert done.returncode == 1 and "syntax.ipynb, cell 1 (id id1)" in done.stderr
 

@@ -37,6 +37,10 @@ class CapturedGraph(NamedTuple):
 
     @property
     def where(self): return f"{self.trace.source} at {self.begin:.3f} s"
+    @property
+    def points(self):
+        "Thread and begin of each launch."
+        return [(self.trace.launches[k].thread, self.trace.launches[k].start) for k in self.launches]
 
 def _node_name(trace, record):
     "Return the name of what a call put into a graph, in a list; an empty list for a call that put nothing into it."
@@ -79,29 +83,23 @@ most_apart = 2_000      # Names that a replay and a capture may have alone
 
 def _matches(a, b):
     "Return the pairs of places of a longest common sequence (Myers 1986); none where more than `most_apart` differ."
-    reach, history = {1: 0}, []
+    reach = {1: (0, ())}    # of each diagonal: how far along `a`, and the runs of pairs until there, the last one first
     for apart in range(min(len(a) + len(b), most_apart) + 1):
-        history.append(dict(reach))
         for k in range(-apart, apart + 1, 2):
-            down = k == -apart or k != apart and reach[k - 1] < reach[k + 1]
-            i = reach[k + 1] if down else reach[k - 1] + 1
-            while i < len(a) and i - k < len(b) and a[i] == b[i - k]: i += 1
-            reach[k] = i
-            if i >= len(a) and i - k >= len(b): return _way_back(a, b, history)
+            down = k == -apart or k != apart and reach[k - 1][0] < reach[k + 1][0]
+            begin, runs = reach[k + 1] if down else (reach[k - 1][0] + 1, reach[k - 1][1])
+            end = begin
+            while end < len(a) and end - k < len(b) and a[end] == b[end - k]: end += 1
+            reach[k] = end, (begin, end, k, runs) if end > begin else runs
+            if end >= len(a) and end - k >= len(b): return _pairs_of_runs(reach[k][1])
     return []
 
-def _way_back(a, b, history):
-    "Return the pairs on the way that was found, from its end."
-    i, j, pairs = len(a), len(b), []
-    for apart in range(len(history) - 1, -1, -1):
-        reach, k = history[apart], i - j
-        down = k == -apart or k != apart and reach[k - 1] < reach[k + 1]
-        before = k + 1 if down else k - 1
-        start = reach[before] if apart else 0
-        while i > (start + (not down) if apart else 0):
-            i, j = i - 1, j - 1
-            pairs.append((i, j))
-        if apart: i, j = start, start - before
+def _pairs_of_runs(runs):
+    "Return the pairs of runs that each hold the one before, in order."
+    pairs = []
+    while runs:
+        begin, end, k, runs = runs
+        pairs += [(i, i - k) for i in reversed(range(begin, end))]
     return pairs[::-1]
 
 # %% ../../nbs/traces/captures.ipynb #16a319a4
@@ -149,8 +147,7 @@ def _distinct(graphs):
 
 def _spelled(g):
     "Find the operators around the launches of a capture."
-    points = [(g.trace.launches[k].thread, g.trace.launches[k].start) for k in g.launches]
-    return [g.trace.calls[k] if k >= 0 else None for k in nesting(g.trace.operators, points)[1]]
+    return [g.trace.calls[k] if k >= 0 else None for k in nesting(g.trace.operators, g.points)[1]]
 
 def _fitting(names, graphs):
     "Return the capture that a replay fits best, and how; (None, why) where none fits."
@@ -174,8 +171,7 @@ class Clones:
 
     def _around(self, g):
         if id(g.launches) not in self.known:
-            points = [(g.trace.launches[k].thread, g.trace.launches[k].start) for k in g.launches]
-            self.known[id(g.launches)] = nesting(g.trace.operators, points), nesting(g.trace.modules, points)
+            self.known[id(g.launches)] = nesting(g.trace.operators, g.points), nesting(g.trace.modules, g.points)
         return self.known[id(g.launches)]
 
     def add(self, replay, g, places):
