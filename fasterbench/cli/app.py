@@ -257,14 +257,14 @@ def given_peaks(text):
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise typer.BadParameter(f"cannot read peaks from {text!r}: {error}", param_hint="--peaks") from None
 
-def target_device(text, option="--on"):
+def target_device(text):
     "Check what `as_peaks` takes."
     from fasterbench.roofs.datasheet import as_peaks
     try: as_peaks(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         said, unknown, _ = str(error).removeprefix("on=").partition(" is not in the table")
         more = f"{unknown}; {_names_near(text)}; a file of `fasterbench peaks --json` describes others"
-        raise typer.BadParameter(said + more * bool(unknown), param_hint=f"'{option}'") from None
+        raise typer.BadParameter(said + more * bool(unknown), param_hint="'--on'") from None
     return text
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37

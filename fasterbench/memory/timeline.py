@@ -104,12 +104,13 @@ def _rows_of_modules(memory):
 
 class MemoryView(LongView):
     "The memory of a run: a chart of it, and its modules."
+    title = "Memory"
+
     def __init__(self,
         memory:Memory,
-        title:str="Memory",
         room:float|None=None, # What the device has, B; None: unknown
     ):
-        self.memory, self.title, self.room = memory, title, room
+        self.memory, self.room = memory, room
 
     @property
     def lines(self)->list[str]:

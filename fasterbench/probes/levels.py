@@ -12,11 +12,11 @@ from typing import NamedTuple
 from .probes import Rate, out_of_place
 
 # %% ../../nbs/probes/levels.ipynb #08ae0144
-def plateaus(rates:list[tuple[int, float]], fall:float=1/3)->list[tuple[str, int]]:
+def plateaus(rates:list[tuple[int, float]])->list[tuple[str, int]]:
     "Name and capacity (B) of each cache that (working set, B/s) pairs show; the last plateau is main memory."
     found, plateau, before = [], [], 0
     for size, rate in rates:
-        if plateau and rate < (1 - fall) * max(plateau):
+        if plateau and 3 * rate <= 2 * max(plateau):
             if len(plateau) > 1: found.append(before)      # one point alone is the slope between two levels
             plateau = []
         plateau.append(rate)

@@ -204,9 +204,9 @@ def _age_days(peaks):
     age = age_of(peaks.environment.get("date"))
     return float("inf") if age is None else age / 86400
 
-def is_busy(seconds:float=0.15)->bool:
+def is_busy()->bool:
     "Tell if other processes use so much of the CPU now that roofs would have to be measured again."
-    with LoadMeter() as meter: sleep(seconds)
+    with LoadMeter() as meter: sleep(0.15)
     return bool(load_caveats(meter.load, busy_for_roofs))
 
 def is_fresh(peaks)->bool:

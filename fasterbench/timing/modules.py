@@ -345,14 +345,11 @@ def _loop(f, n):
     for _ in range(n): f(None)
     return (perf_counter() - start) / n
 
-def kernel_cost(
-    n:int=500, # Calls per round
-    rounds:int=5,
-)->float:
-    "Measure the cost of the two timestamps around the call of a kernel on this CPU, now, s."
+def kernel_cost()->float:
+    "Measure the cost of the two timestamps around the call of a kernel on this CPU, now, s: the median of five rounds."
     timestamps = CpuTimestamps()
     def timestamped(_): timestamps.note(enter, 0); timestamps.note(leave, 0)
-    cost = statistics.median(_loop(timestamped, n) - _loop(lambda _: None, n) for _ in range(rounds))
+    cost = statistics.median(_loop(timestamped, 500) - _loop(lambda _: None, 500) for _ in range(5))
     return max(cost, 0.0)
 
 def node_cost(

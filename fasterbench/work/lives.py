@@ -205,12 +205,11 @@ def memory_of_run(
     paths:list[str],      # Names of the parts of the run
     named:dict[int, str], # Storages whose part is known -> its name
     loss:int=-1,          # Index of the loss among the parts
-    exact:bool=True,      # Whether every operator was seen
 )->Memory:
     "Return the peak of a run that has just ended, and what was alive after each of its operators."
     log = lives.close()
     walk = _Alive(log, _parts_of(log, lives, made_in, visits, named, loss), made_in, visits, paths)
     before = Moment("", "forward", "", walk.first)
     peak = max([before, *walk.timeline], key=lambda moment: sum(moment.bytes))
-    return Memory(peak.total, peak.parts, *peak[:3], walk.timeline, exact and not lives.opaque,
+    return Memory(peak.total, peak.parts, *peak[:3], walk.timeline, not lives.opaque,
                   _module_memory(walk.calls, walk.saved(), paths), before.total)
