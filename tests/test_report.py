@@ -538,8 +538,10 @@ def test_the_url_brings_everything_back(chrome, report):
 def test_csv_of_filtered_rows_is_the_filtered_frame(chrome, report):
     opened(chrome, report)
     put(chrome, "category", "convolution"); put(chrome, "text", "layer3")
+    path = chrome.downloads/chrome.execute_script("return `${data.file}-${tab.name}.csv`")
+    path.unlink(missing_ok=True)                # other pages of this browser were pressed too
     chrome.find_element("id", "csv").click()
-    path = until(lambda: next(chrome.downloads.glob("*.csv"), None))
+    until(path.exists)
     read = pd.read_csv(io.StringIO(path.read_text(encoding="utf-8-sig")), keep_default_na=False, na_values=[""],
                        float_precision="round_trip")
     path.unlink()
