@@ -14,7 +14,7 @@ from fastcore.basics import groupby
 
 from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
-from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
+from ..timing.certainty import half_text, roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
@@ -81,8 +81,8 @@ def time_text(result)->str:
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " (sum of rows)" if result.points else ""
-    half = (iqr or 0) / time / 2 if time else 0
-    spread = " ±?" if t and t.spread is None else f" {_half(half)}" if half >= 0.0005 else ""
+    varies = (iqr or 0) / time if time else 0
+    spread = " ±?" if t and t.spread is None else f" ±{half_text(varies)}" if varies >= 0.001 else ""
     return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
 
 # What puts times in doubt: they vary by more than their limit, or other processes used the machine
@@ -95,8 +95,6 @@ def time_doubt(timing)->str:
     if not varies and not load: return ""
     why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
-
-def _half(fraction): return "±>99 %" if fraction > 0.995 else f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
 
 def _rate_text(result):
     "Return the FLOP rate of the model, or a lower bound of its FLOPs."
@@ -290,7 +288,7 @@ def _looked_at(t, said):
 def unsteady_times(timing)->list[str]:
     "List times that vary too much, and sums that differ from the total."
     t, found = timing, []
-    if (t.spread or 0.0) > run_spread: found.append(f"{unsteady}: {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > run_spread: found.append(f"{unsteady}: ±{half_text(t.spread)}")
     if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
     if t.ops_take_longer: found.append(operators_apart(t))
     return found
@@ -314,7 +312,7 @@ def unsteady_roofs(peaks, points=None)->list[str]:
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
-    return [f"{r.name} {_half(off / 2)}" for roof, r in named if (off := _off(r)) and counts(roof, off)]
+    return [f"{r.name} ±{half_text(off)}" for roof, r in named if (off := _off(r)) and counts(roof, off)]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
 def base_of_shares(result)->str:
