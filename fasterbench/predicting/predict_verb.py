@@ -10,7 +10,7 @@ from dataclasses import replace
 from math import exp, hypot, log
 from typing import Optional
 
-from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
+from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
@@ -138,7 +138,7 @@ def predict_verb(
                     "[default: the GPU never waits for it]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
-    input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
+    input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: that of the input, else 1]",
                  metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
