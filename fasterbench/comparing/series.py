@@ -261,8 +261,9 @@ class Series(LongView):
         "List what each result says of itself besides, once where all say it."
         said = [dict.fromkeys(_said_of_itself(r)) for r in self.results]
         common = [line for line in said[0] if all(line in lines for lines in said[1:])]
-        own = [f"{label}: {line}" for label, lines in zip(self.labels, said) for line in lines if line not in common]
-        return [*common, *own]
+        own = groupby([(label, line) for label, lines in zip(self.labels, said) for line in lines], 1)
+        return [*common, *(f"{', '.join(label for label, _ in pairs)}: {line}" for line, pairs in own.items()
+                           if line not in common)]
 
     def _table(self, top=10):
         check_top(top)
