@@ -13,6 +13,7 @@ from conftest import heavy_only, in_line, nightly_only, root
 from fasterbench import Result, from_json
 from fasterbench.core.units import format_si, percent_text
 from fasterbench.views.columns import brief
+from fasterbench.views.headline import alone_text
 from test_report import go_to, opened
 from view_kinds import llama, makers, paper, predicted, steady, view_of
 
@@ -567,7 +568,7 @@ def test_figures_of_an_answer_are_in_the_csv():
     [time_s], [rate], [mfu], [peak] = told.values()
     assert rate == pytest.approx(8 / time_s)
     assert first_lines(step)[0].startswith(
-        f"a step of 8 samples: expected {format_si(time_s, 's')} (device time only) "
+        f"a step of 8 samples: expected {format_si(time_s, 's')}{alone_text(step)} "
         f"· {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))
@@ -576,10 +577,12 @@ def test_figures_of_an_answer_are_in_the_csv():
                  f"{brief(float(of['requests_per_s']))} requests/s"): assert text in said
 
 def test_a_comparison_says_its_first_line_in_every_form():
-    "9.1 ms and 7.1 ms: ×0.78."
-    view, line = view_of("pair"), "9.10 ms before, 7.10 ms after: ×0.78"
-    kept = [r["time_s"] for r in json.loads(view.to_json())["results"]]
-    assert kept == [9.1e-3, 7.1e-3] and line in view.text().split("\n")[0] and line in on_page("pair")
+    "9.1 ms and 7.1 ms: ×0.78; of the wholes no spread is known."
+    view, kept = view_of("pair"), json.loads(view_of("pair").to_json())
+    line = "not told apart (spread unknown): time ×0.78, 9.10 ms before, 7.10 ms after"
+    assert kept["whole"] == dict(change="spread unknown", time_ratio=7.1 / 9.1, time_ratio_interval=None)
+    assert [r["time_s"] for r in kept["results"]] == [9.1e-3, 7.1e-3]
+    assert line in view.text().split("\n")[0] and line in on_page("pair")
 
 def test_the_answer_for_a_training_step_is_the_same_in_every_form():
     "Time, rate, MFU, memory and largest batch: in the terminal, on the page, in CSV and in JSON."
@@ -598,7 +601,7 @@ def test_the_answer_for_a_training_step_is_the_same_in_every_form():
         assert float(row["mfu"]) == of["mfu"] == step["mfu"] and row["batch"] == "8" and of["batch"] == 8
         assert int(row["peak_bytes [B]"]) == of["peak_bytes"] == r.memory.peak_bytes
         assert int(row["largest_batch"]) == of["largest_batch"] == 64
-        assert (f"expected {format_si(p.time_s, 's')} (device time only) · {brief(rate)} samples/s · MFU" in page
+        assert (f"expected {format_si(p.time_s, 's')}{alone_text(r)} · {brief(rate)} samples/s · MFU" in page
                 and "largest batch 64" in page)
         assert f"{_predicted_name(r)} 8 {brief(p.roof_time_s, 's')} {brief(p.time_s, 's')} {brief(rate)}" in text
 

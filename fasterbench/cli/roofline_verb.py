@@ -65,7 +65,8 @@ def peaks(device:Device=None, dtype:option("Measure the compute roof of float32,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
           devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
-    "Measure the roofs of a device. They are cached in $FASTERBENCH_CACHE, else in the cache folder of the user."
+    """Measure the roofs of a device. They are its compute rate and its memory bandwidth, and are cached for 30 days,
+    in $FASTERBENCH_CACHE, else in the cache folder of the user."""
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats
@@ -93,7 +94,8 @@ def roofline(
     batch:option("Set the batch size, or several: 1,8,32.  [default: that of the input, else 1]",
                  metavar="N,N,…")=None,
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
-    steps:whole("Time N iterations.  [default: until the times are stable]")=None,
+    steps:whole("Time N iterations of the forward pass, or of the training step.  [default: until the times are "
+                "stable]")=None,
     backward:switch("Profile forward and backward; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
@@ -102,10 +104,11 @@ def roofline(
     compiled:switch("Run torch.compile first; each row is then a kernel.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,
                     metavar="ddp|fsdp")="ddp",
-    network:switch("First measure the network between the ranks, the roof of collectives (under torchrun).",
+    network:switch("First measure the network between the ranks, which is the roof of collectives (under torchrun).",
                    "--network")=False,
     peaks:Peaks=None, top:Top=10, group:Group="auto", depth:Depth=None,
-    html:output("Write the report here.  [default: NAME.html in a terminal, else no report]")=None,
+    html:output("Write the report here.  [default: in a terminal, a name such as resnet18-b8.html; else no "
+                "report]")=None,
     no_html:switch("Write no report.", "--no-html")=False, json:Saving=None, csv:Rows=None, no_progress:Quiet=False,
 ):
     "Profile a model, print its slowest layers and write a report. Under torchrun, profile all ranks."

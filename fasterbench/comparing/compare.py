@@ -21,6 +21,7 @@ from .series import Series, most_on_a_page, series_of
 from .verdicts import Bar, Change
 from ..core import features
 from ..core.features import is_there
+from ..timing.certainty import median_error
 from ..views.columns import Field
 from ..views.headline import model_name
 from ..views.result import Result
@@ -30,6 +31,8 @@ from ..views.view import Sheet, check_top, more_rows, printable
 @dataclass(frozen=True, repr=False)
 class Comparison(Series):
     "Two results, row by row: a series of two, with arrows."
+    bar: Bar=Bar() # What a change of the whole has to exceed
+
     filters = dict(side="side", phase="phase", category="category", type="type", bound_after="bound")
 
     @property
@@ -57,17 +60,44 @@ class Comparison(Series):
     @property
     def told(self)->str:
         "The times of the whole, and how many rows are on which side."
-        (a, b), sides = self.times, [q.side for q in self.pairs]
+        sides = [q.side for q in self.pairs]
         both = sides.count("both")
         counts = [(called, sides.count(f"only {side}")) for side, called in zip(before_after, self.labels)]
         alone = [(f"only {called}", n) for called, n in counts if n]
         rows = ", ".join([f"{both} row{'s' if both != 1 else ''} in both",
                           *(f"{n} {s}" for s, n in alone)])
         times = ", ".join(f"{text} {called}" for text, called in zip(self._whole_texts, self.labels))
-        first, last = self.whole.points
-        change = change_text(b / a if a and b is not None else None)
-        if first and last and first.time_s != 0: change = ratio_of(first, last, shared_deviation(*self.results))
-        return f"{times}: {change}; {rows}"
+        ratio = f"time {self._ratio}, " if self._ratio else ""
+        return f"{self._verdict}{ratio}{times}; {rows}"
+
+    @property
+    def whole(self)->Pair:
+        "The whole model as a row."
+        return Pair(tuple(map(_as_known, super().whole.points, self.results)), self.bar)
+
+    @property
+    def _verdict(self):
+        "Whether the whole is faster or slower, as words before its times."
+        found = self.whole.found
+        judged = found in (Change.faster, Change.slower)
+        return "" if self.whole.side != "both" else f"{found.text if judged else f'not told apart ({found.text})'}: "
+
+    @property
+    def _ratio(self):
+        "How many times as long the whole takes, with the interval; of ranges only the ends."
+        (a, b), q = self.times, self.whole
+        if q.found == Change.time_unknown: return ratio_of(*q.points, 0.0)
+        interval = q.ratio_interval if q.side == "both" else None
+        ends = f" ({' to '.join(map(change_text, interval))})" if interval else ""
+        return change_text(b / a) + ends if a and b is not None else ""
+
+    def to_dict(self)->dict:
+        "Return rows, and the whole with its judgement, as plain values that JSON can hold."
+        q, (a, b) = self.whole, self.times
+        known = q.side == "both"
+        return super().to_dict() | dict(whole=dict(
+            change=q.change if known else None, time_ratio=b / a if a and b is not None else None,
+            time_ratio_interval=q.ratio_interval if known else None))
 
     @property
     def changed(self)->list[str]:
@@ -95,6 +125,11 @@ class Comparison(Series):
             visible=_first_of_pair, names=True, left_out=max(len(self.pairs) - most_on_a_page, 0))
 
 # %% ../../nbs/comparing/compare.ipynb #d110e7bc
+def _as_known(p, result):
+    "Return the whole with a spread of at least twice what its median may be off, as that of a few steps is."
+    few = result.timing and result.timing.bare_steps
+    return replace(p, time_iqr_s=max(p.time_iqr_s, 2 * median_error(p.time_iqr_s, few))) if few and p.time_iqr_s else p
+
 def _blank(record):
     "Empty the cells of a side that `record` does not have, and of ratios of nothing; what is unknown stays None."
     absent = {"only before": "_after", "only after": "_before"}.get(record["side"])
@@ -131,8 +166,11 @@ def compare(
     if modules and traced and is_there("traces"):
         rows, named = features.traces.with_names_of_first(rows)
         how += named
-    apart = map(operators_took, (a, b)) if points == "modules" else ({}, {})
-    pairs = with_interval_of_ratio(with_drift(lines_of(rows, Pair), drift, *apart), shared_deviation(a, b))
-    if busy: pairs = [replace(q, bar=Bar(None, Change.busy)) for q in pairs]
+    apart = list(map(operators_took, (a, b))) if points == "modules" else [{}, {}]
+    def judged(pairs):
+        if busy: return [replace(q, bar=Bar(None, Change.busy)) for q in pairs]
+        return with_interval_of_ratio(with_drift(pairs, drift, *apart), shared_deviation(a, b))
+    pairs = judged(lines_of(rows, Pair))
     said = stepped + (busy or judged_from(pairs, drift)) + how + differences([a, b]) + other_dtypes(pairs)
-    return Comparison([a, b], list(sides_of(a, b)), pairs, said)
+    found = Comparison([a, b], list(sides_of(a, b)), pairs, said)
+    return replace(found, bar=judged([*pairs, found.whole])[-1].bar)

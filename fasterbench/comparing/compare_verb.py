@@ -22,7 +22,7 @@ def compare_verb(
              "column.")],
     top:Top=10, html:output("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
-    "Compare saved results, row by row."
+    "Compare saved results, in total and row by row."
     from fasterbench.comparing.compare import compare
     from fasterbench.comparing.series import series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "FILE")

@@ -9,6 +9,7 @@ __all__ = []
 from pathlib import Path
 
 from ..core.units import format_si
+from ..views.columns import fact_text
 from ..views.origin import conditions
 from ..views.result import Result, result_from_json
 from ..views.roof_lines import dtypes_in_use
@@ -51,10 +52,15 @@ def _roofs_differ(values):
     return len(known) < len(values) or max(known) / min(known) > 1.05
 
 # %% ../../nbs/comparing/differences.ipynb #54277633
+def _told(name, values):
+    "Return values of results as texts, or as they are where their texts do not differ."
+    texts = [v if v is None else fact_text(name, v) for v in values]
+    return texts if len(set(texts)) > 1 else values
+
 def differences(results:list[Result])->list[str]:
     "List the conditions, and by more than 5 % the roofs of dtypes in use, that differ, where both of two say them."
     about = list(map(conditions, results))
-    lines = [f"{k}: {in_order(values)}" for k, values in by_key(about) if len(set(map(str, values))) > 1
+    lines = [f"{k}: {in_order(_told(k, values))}" for k, values in by_key(about) if len(set(map(str, values))) > 1
              and not (len(values) == 2 and None in values)]
     def text(rate, unit): return "none" if rate is None else format_si(rate, unit)
     dtypes = set().union(*(dtypes_in_use(r, [*r.points, *r.ops]) for r in results if r.peaks))

@@ -27,6 +27,8 @@ def keyed(rows:list[RooflinePoint])->dict[tuple, RooflinePoint]:
 # %% ../../nbs/comparing/pairing.ipynb #36a2a07e
 _apportioned_fields = {*names_of(RooflinePoint, "work")} - {*names_of(RooflinePoint, "of_layers")}
 
+whole_model = "whole model"     # What the row of the whole is called
+
 @dataclass(frozen=True)
 class Line:
     "A row over several results."

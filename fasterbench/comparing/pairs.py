@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from .differences import before_after, in_order
-from .pairing import Line
+from .pairing import Line, whole_model
 from .ratios import log_width
-from .verdicts import Bar, Change, Moved, Sampled, change_between, drift_between, factors_to_exceed
+from .verdicts import (Bar, Change, Moved, Sampled, change_between, drift_between,
+                                            factors_to_exceed, ratio_interval)
 from ..roofs.point import RooflinePoint
 from ..roofs.row import totals
 from ..timing.certainty import ratio_factor
@@ -53,8 +54,16 @@ class Pair(Line):
         "The judgement of the row."
         if self.side != "both": return Change.only_before if self.before else Change.only_after
         if None in self.values("time_s"): return Change.time_unknown
-        sampled = (Sampled(p.time_s, 0.0 if p.source == "predicted" else p.time_iqr_s) for p in self.points)
-        return change_between(*sampled, self.bar)
+        return change_between(*self._sampled, self.bar)
+
+    @property
+    def ratio_interval(self)->tuple[float, float]|None:
+        "The range of the ratio of the times; it includes 1 where the row is not judged. None: unknown."
+        return ratio_interval(*self._sampled, self.bar) if self.found != Change.time_unknown else None
+
+    @property
+    def _sampled(self):
+        return [Sampled(p.time_s, 0.0 if p.source == "predicted" else p.time_iqr_s) for p in self.points]
 
     @property
     def change(self)->str:
@@ -100,8 +109,10 @@ def _may_change(q):
     return q.row.bound != "none" or q.row.category == "idle"
 
 def operators_took(r:Result)->dict:
-    "Return the operator times of each row, s, from runs of their own; none if these took longer than the rows."
-    return {} if r.timing and r.timing.ops_take_longer else totals(((p.name, p.phase), p.longest_s) for p in r.ops)
+    "Return the operator times of each row, s, and for the whole its rows', from other runs; none if these took longer."
+    if r.timing and r.timing.ops_take_longer: return {}
+    took = totals(((p.name, p.phase), p.longest_s) for p in r.ops)
+    return took and took | {(whole_model, ""): sum(p.longest_s for p in r.points)}
 
 def _mostly_products(q): return 2 * (q.row.contraction_flops or 0) > (q.row.flops or 0)
 

@@ -14,13 +14,13 @@ from textwrap import wrap
 from fastcore.basics import groupby
 
 from .differences import by_key, differences
-from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result
+from .pairing import Line, by_step, kinds_differ, lines_of, rows_by_result, whole_model
 from .ratios import change_text, ratio_of, shared_deviation
 from ..core import features
 from ..core.features import is_there
 from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
-from ..views.columns import Field, brief, fields
+from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, limits_text, machine,
                                         model_name, roofs_text, short_name, step_answer, time_division, time_doubt,
@@ -62,7 +62,7 @@ def _named_conditions(r):
 
 def _label_text(key, value):
     plain = key in ("model", "device name") or not isinstance(value, (bool, int, float)) and value != "not given"
-    return str(value) if plain else f"{key} {value}"
+    return str(value) if plain else f"{key} {fact_text(key, value)}"
 
 def _labels_of(results, names)->tuple[list[str], str]:
     "Name each result by the conditions that differ; return also the one condition that differs, if it is a number."
@@ -181,7 +181,7 @@ class Series(LongView):
     @property
     def whole(self)->Line:
         "The whole model as a row."
-        def named(r): return dict(name="whole model", category="", utilization_pct=_roof_share(r))
+        def named(r): return dict(name=whole_model, category="", utilization_pct=_roof_share(r))
         return Line(tuple(r.program and replace(r.program, **named(r)) for r in self.results))
 
     @property
@@ -261,8 +261,9 @@ class Series(LongView):
         "List what each result says of itself besides, once where all say it."
         said = [dict.fromkeys(_said_of_itself(r)) for r in self.results]
         common = [line for line in said[0] if all(line in lines for lines in said[1:])]
-        own = [f"{label}: {line}" for label, lines in zip(self.labels, said) for line in lines if line not in common]
-        return [*common, *own]
+        own = groupby([(label, line) for label, lines in zip(self.labels, said) for line in lines], 1)
+        return [*common, *(f"{', '.join(label for label, _ in pairs)}: {line}" for line, pairs in own.items()
+                           if line not in common)]
 
     def _table(self, top=10):
         check_top(top)

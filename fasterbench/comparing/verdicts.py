@@ -44,9 +44,18 @@ def change_between(before:Sampled, after:Sampled, bar:Bar=Bar())->Change:
     if None in (before.iqr_s, after.iqr_s): return Change.spread_unknown
     low, high = sorted((before.time_s, after.time_s))
     known = bar.below != Change.spread_unknown
-    if known and not high - low > (before.iqr_s + after.iqr_s) / 2: return Change.within_spread
+    if known and not high - low > (before.iqr_s + after.iqr_s) / 2:
+        return Change.within_interval if bar.below == Change.within_interval else Change.within_spread
     if bar.factor is None or bar.factor != 1.0 and not high > low * bar.factor: return bar.below
     return Change.faster if after.time_s < before.time_s else Change.slower
+
+def ratio_interval(before:Sampled, after:Sampled, bar:Bar=Bar())->tuple[float, float]|None:
+    "Return the range of the second time over the first, which includes 1 where no change is judged; `None`: unknown."
+    if None in (before.iqr_s, after.iqr_s, bar.factor): return None
+    (least, most), (low, high) = ((s.time_s - s.iqr_s / 2, s.time_s + s.iqr_s / 2) for s in (before, after))
+    if least <= 0: return None
+    ratio = after.time_s / before.time_s
+    return min(low / most, ratio / bar.factor), max(high / least, ratio * bar.factor)
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce31rt00
 def drift_between(

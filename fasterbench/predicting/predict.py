@@ -33,7 +33,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked
 from ..roofs.division import shares_of
 from ..roofs.row import summed
-from ..views.headline import highest_clock
+from ..views.headline import highest_clock, launch_range
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
 from ..work.count import Work, check_module, count_work
@@ -128,8 +128,6 @@ def _program(name, rows, work, parts, peaks, deviation, launch_s=None, least_s=N
     _, high = found.interval_s or (0.0, 0.0)
     return replace(at_time(found, launch_s), interval_s=(launch_s, max(high, launch_s)), above_roof=False)
 
-_launch_range = 10e-6, 40e-6 # of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
-
 def _assumption_notes(work):
     "Return a line for each thing that the figures assume of data that is not there."
     evenly = "; in the expected time they choose experts evenly and independently"
@@ -141,7 +139,7 @@ def _launch_note(run, device_s):
     if run.peaks.device == "cpu" or run.cuda_graph or launch_s is None and not run.operators: return []
     def time(s): return format_si(s, "s")
     if launch_s is None:
-        low, high = (run.operators * t for t in _launch_range)
+        low, high = (run.operators * t for t in launch_range)
         return [f"The expected time excludes the CPU time to launch operators. Launching {run.operators} operators in "
                 f"eager mode takes {time(low)} to {time(high)} of CPU time."]
     if device_s is None: return [f"CPU time to launch: {time(launch_s)}; device time: only a range."]
@@ -187,7 +185,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     else:
         notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
-        if words := _unmeasured_text(doubt): notes.append(f"never measured: {words} of the time")
+        if words := _unmeasured_text(doubt): notes.append(f"never measured, with shares of the time: {words}")
     notes += missing_peaks(peaks, {p.dtype for p in rows if p.contraction_flops and p.dtype})
     if fusion: notes.append(f"compiled: {fusion}")
     return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])

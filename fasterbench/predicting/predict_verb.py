@@ -10,13 +10,13 @@ from dataclasses import replace
 from math import exp, hypot, log
 from typing import Optional
 
-from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Top, app,
+from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top, app,
                                  batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..views.columns import as_fields
-from ..views.headline import is_device_alone, phases_run, roofs_text
+from ..views.headline import is_device_alone, model_name, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View
 
@@ -102,7 +102,7 @@ class Predictions(View):
         def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
         said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
-        ran = " · ".join([f"{first.model} on {', '.join(devices)}", phases_run(first)])
+        ran = " · ".join([f"{model_name(first)} on {', '.join(devices)}", phases_run(first)])
         above = [ran, *_speed_factors(self.results)]
         return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
 
@@ -138,7 +138,7 @@ def predict_verb(
                     "[default: the GPU never waits for it]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
-    input:option("Set the input shape, such as 1,3,224,224.", metavar="SHAPE")=None,
+    input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: that of the input, else 1]",
                  metavar="N,N,…")=None,
     seq:Length=None, top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,

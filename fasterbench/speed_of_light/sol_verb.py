@@ -222,7 +222,8 @@ def sol(
               metavar="DEVICE|FILE", parser=target_device, kind=str),
     times:option("Report times in this file that are below it: JSON of KernelBench or `sol --json`, or a CSV of "
                  "names and seconds.")=None,
-    rtol:option("Allow this relative error of the results, which decides the precision.  [default: of each problem]",
+    rtol:option("Allow this relative error of the results, which decides how low the precision may be.  "
+                "[default: that of the problem]",
                 metavar="RTOL", kind=Optional[float],
                 parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
     cold:switch("Assume that each call reads its inputs from main memory.  [default: a cache may hold them]",

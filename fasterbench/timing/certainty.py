@@ -35,6 +35,13 @@ def spread_of(
     low, middle, high = quartiles(samples)
     return (high - low) / middle if middle else 0.0
 
+def half_text(
+    spread:float, # Interquartile range over the median
+)->str:
+    "Return half of a spread, which follows a `±`, in percent; what is above 99 % is not told further."
+    half = spread / 2
+    return ">99 %" if half > 0.995 else percent_text(half, 0 if half >= 0.01 else 1)
+
 # %% ../../nbs/timing/certainty.ipynb #ce10rt00
 @dataclass(frozen=True)
 class Samples:

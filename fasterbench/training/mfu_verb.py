@@ -83,7 +83,8 @@ def mfu_verb(
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    "Compute MFU and HFU (with recomputation) from tokens/s."
+    """Compute MFU and HFU (FLOPs utilization) from tokens/s. MFU is the FLOP/s that the model needs, and HFU those that
+    run, with recomputation, over the peak."""
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype

@@ -19,6 +19,11 @@ def brief(x:float|None, unit:str="")->str:
     texts = [format_si(x, unit, digits) for digits in (2, 1, 0)]
     return next((t for t in texts if sum(map(str.isdigit, t)) <= 3), texts[-1])
 
+def fact_text(name:str, value)->str:
+    "Return what a result says of itself: parameters and bytes with a prefix, anything else as it is."
+    unit = dict(parameters="", bytes="B").get(name.split("_")[-1].split()[-1])
+    return brief(value, unit) if unit is not None and isinstance(value, int) else str(value)
+
 def _two_decimals(x): return f"{x:.2g}" if 0 < x < 0.095 else f"{x:.2f}"
 def ratio_text(x): return f"×{_two_decimals(x)}"
 def _plain_text(x): return _two_decimals(x) if abs(x) < 10 else f"{x:.{1 if abs(x) < 100 else 0}f}"

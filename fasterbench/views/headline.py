@@ -14,7 +14,7 @@ from fastcore.basics import groupby
 
 from ..core.units import format_si, percent_text, scale_of
 from ..roofs.kinds import is_pointwise
-from ..timing.certainty import roof_drift, roof_spread, rows_apart, run_spread
+from ..timing.certainty import half_text, roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
@@ -69,6 +69,15 @@ def is_device_alone(result)->bool:
     counted = known.get("captured") or known.get("host_s") is not None
     return _is_predicted(result) and bool(known.get("operators")) and not counted and result.peaks.device != "cpu"
 
+launch_range = 10e-6, 40e-6 # Of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
+
+def alone_text(result)->str:
+    "Say that an expected time is that of the device alone, and how long launching takes where that is longer."
+    if not is_device_alone(result): return ""
+    low, high = (result.environment["operators"] * t for t in launch_range)
+    longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" if low > (result.program.time_s or 0) else ""
+    return f" (device time only{longer})"
+
 def time_text(result)->str:
     "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
     p, t = result.program, result.timing
@@ -81,8 +90,8 @@ def time_text(result)->str:
     time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " (sum of rows)" if result.points else ""
-    half = (iqr or 0) / time / 2 if time else 0
-    spread = " ±?" if t and t.spread is None else f" {_half(half)}" if half >= 0.0005 else ""
+    varies = (iqr or 0) / time if time else 0
+    spread = " ±?" if t and t.spread is None else f" ±{half_text(varies)}" if varies >= 0.001 else ""
     return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
 
 # What puts times in doubt: they vary by more than their limit, or other processes used the machine
@@ -96,8 +105,6 @@ def time_doubt(timing)->str:
     why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
-def _half(fraction): return "±>99 %" if fraction > 0.995 else f"±{percent_text(fraction, 0 if fraction >= 0.01 else 1)}"
-
 def _rate_text(result):
     "Return the FLOP rate of the model, or a lower bound of its FLOPs."
     p, unknown = result.program, len(result.unknown_ops)
@@ -105,7 +112,7 @@ def _rate_text(result):
         rate = brief(p.achieved_gflops * 1e9, "FLOP/s")
         if any(q.flops is None for q in result.ops): rate = f"≥ {rate}"
         if _is_predicted(result): rate += " expected"
-        return f"{rate} (device time only)" if is_device_alone(result) else rate
+        return rate + ("" if result.environment.get("step") else alone_text(result))
     flops = max(sum(p.flops or 0 for p in points) for points in (result.points, result.ops))
     if not unknown: return "" if p is None or flops else "? FLOP/s"
     known = f"≥ {format_si(flops, 'FLOP', 1)}" if flops else "? FLOP"
@@ -235,9 +242,8 @@ def step_answer(result)->list[str]:
     if not step: return []
     room, most = result.room, step.get("largest_batch")
     told = []
-    alone = " (device time only)" if is_device_alone(result) else ""
     if "per_s" in step:
-        told = [f"expected {format_si(p.time_s, 's')}{alone}", f"{brief(step['per_s'])} {step['unit']}/s"]
+        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", f"{brief(step['per_s'])} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
@@ -274,7 +280,7 @@ def _looked_at(t, said):
 def unsteady_times(timing)->list[str]:
     "List times that vary too much, and sums that differ from the total."
     t, found = timing, []
-    if (t.spread or 0.0) > run_spread: found.append(f"{unsteady}: {_half(t.spread / 2)}")
+    if (t.spread or 0.0) > run_spread: found.append(f"{unsteady}: ±{half_text(t.spread)}")
     if abs(t.ratio - 1) > rows_apart: found.append(f"rows sum to {percent_text(t.ratio, 0)} of the total")
     if t.ops_take_longer: found.append(operators_apart(t))
     return found
@@ -298,7 +304,7 @@ def unsteady_roofs(peaks, points=None)->list[str]:
     named = [(c.name if c.unit == "pointwise" else c.dtype, c) for c in peaks.ceilings]
     named += [(l.name, l) for l in peaks.memory if l.measured is None]
     def counts(roof, doubt): return points is None or doubt * _share_needing(points, roof) > 0.01
-    return [f"{r.name} {_half(off / 2)}" for roof, r in named if (off := _off(r)) and counts(roof, off)]
+    return [f"{r.name} ±{half_text(off)}" for roof, r in named if (off := _off(r)) and counts(roof, off)]
 
 # %% ../../nbs/views/headline.ipynb #e4db0ec9
 def base_of_shares(result)->str:

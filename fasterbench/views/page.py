@@ -14,7 +14,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from ..core.files import without_folders
-from .columns import Field
+from .columns import Field, fact_text
 
 # %% ../../nbs/views/page.ipynb #6e883b8c
 def column(field:Field, visible:bool=True)->dict:
@@ -48,7 +48,7 @@ def figure(fig)->dict:
 
 def pairs_of(entries:dict)->list[tuple[str, str]]:
     "Return names of the code and values as a page lists them."
-    return [(k.replace("_", " "), str(v)) for k, v in entries.items()]
+    return [(k.replace("_", " "), fact_text(k, v)) for k, v in entries.items()]
 
 # %% ../../nbs/views/page.ipynb #44ba1dec
 _topics = ("numbers", "rows", "state", "chart", "names", "legend", "table", "details")

@@ -12,7 +12,7 @@ from ..core.units import calls_text, first_names, percent_text, total
 from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
-from ..timing.certainty import row_spread
+from ..timing.certainty import half_text, row_spread
 from .columns import brief, Field, fields, fields_of
 from .fold import fold, label
 from .headline import base_of_shares, divided, headline, caveats, time_doubt
@@ -41,10 +41,8 @@ def _spread_mark(p):
     if p.is_range: return "?"
     if not has_caveat(p): return ""
     spread = (p.time_iqr_s or 0.0) / p.time_s if p.time_s else 0.0
-    if p.source != "predicted" and not spread: return "short"
-    return "busy" if p.disturbed and 0 < spread <= row_spread else _spread(spread)
-
-def _spread(fraction): return "?" if not fraction else f"{fraction / 2:.0%}" if fraction < 1.99 else ">99%"
+    if not spread: return "?" if p.source == "predicted" else "short"
+    return "busy" if p.disturbed and spread <= row_spread else half_text(spread).replace(" ", "")
 
 _phases = dict(forward="fwd", backward="bwd", recompute="rec", update="upd")
 
