@@ -210,6 +210,13 @@ class _Eager(SharedSwitch):
         elif "torch._dynamo.eval_frame" in sys.modules:
             _set_stance(stance or sys.modules["torch._dynamo.eval_frame"].DynamoStance())    # its first
 
+    @contextmanager
+    def lifted(self):
+        "Let what is called within the context compile, as outside of `eager()`."
+        self._set(self.before)
+        try: yield
+        finally: self._set(self.value())
+
 eager = _Eager()
 
 # %% ../../nbs/engine/process.ipynb #c1908322

@@ -88,7 +88,7 @@ def _run_alone(*args, **kwargs):
     "Run an operator that calls functions as the program does, without modes, which would take its backward."
     for mode in _get_current_dispatch_mode_stack():
         if isinstance(mode, ProgramTracer): mode.left_alone()
-    with _disable_current_modes(): return _functions_alone.before(*args, **kwargs)
+    with _disable_current_modes(), eager.lifted(): return _functions_alone.before(*args, **kwargs)
 
 _caller = "_hop_compile_and_call"       # PyTorch 2.11 has none: there a mode ends such a program
 
@@ -112,7 +112,7 @@ class CountedStep:
 
     @contextmanager
     def call(self):
-        with torch.jit.optimized_execution(False), _functions_alone(), watching(self.tracer): yield
+        with torch.jit.optimized_execution(False), eager(), _functions_alone(), watching(self.tracer): yield
 
     @contextmanager
     def backward(self, nodes):

@@ -207,7 +207,8 @@ class Recorder(Watcher):
         made = changes + [t for t in outs if all(t is not c for c in changes)]
         if not made: return
         new = [self.graph.value(t, known=self.place.values.of(t)) for t in made]
-        self.graph.node(op, name, args, kwargs, new, contraction)
+        known = op if hasattr(op, "tags") else None        # one that calls functions says nothing of itself
+        self.graph.node(known, name, args, kwargs, new, contraction)
         for t, v in zip(made, new):
             block = self._block(t, v)
             (self._write if any(t is c for c in changes) else self._put)(t, v, block)

@@ -11,11 +11,13 @@ from functools import cache, partial
 from typing import NamedTuple
 
 import torch
+from torch import nn
 
 from ..core.tensors import sparse_parts, storage_of
 from ..core.private import _disable_current_modes, unset_fake_temporarily
 from .overlap import Covered, distinct_bytes, merged_spans
-from .rules import aten_names, assume, filled_groups, op_name, plain_values, tensors_in, values_of
+from .rules import (aten_names, assume, filled_groups, named_once, op_name, plain_values, tensors_in,
+                                    values_of)
 
 # %% ../../nbs/work/operator_bytes.ipynb #c5bd1481
 class Access(NamedTuple):
@@ -143,9 +145,17 @@ def touches(operators, *arguments):
     return register
 
 # %% ../../nbs/work/operator_bytes.ipynb #44535313
-@touches("index_select gather index take _unsafe_index _unsafe_masked_index masked_select", "self")
+@touches("index_select gather take _unsafe_index _unsafe_masked_index masked_select", "self")
 @touches("embedding", "weight")
 def _gathered(t, given, out): return tensors_in(out)[0].numel()
+
+@touches("index", "self")
+def _chosen_matrices(t, given, out):
+    "Count the elements of the matrices that a choice of experts names, each once."
+    index, *more = given["indices"]
+    if not isinstance(t, nn.Parameter) or t.dim() != 3 or more or index.dtype is torch.bool:
+        return _gathered(t, given, out)
+    return t[0].numel() * named_once(index, len(t))
 
 _tables = "byte 4bit bag_byte bag_4bit bag_byte_rowwise_offsets bag_4bit_rowwise_offsets bag_2bit_rowwise_offsets"
 

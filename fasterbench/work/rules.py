@@ -143,6 +143,14 @@ def filled_groups(
     with unset_fake_temporarily(): at = known.tolist()
     return min(max(at, default=0), places), sum(b > a for a, b in pairwise([0, *at]))
 
+def named_once(
+    index,      # Names one of the groups at each place
+    groups:int,
+)->int:
+    "Return how many groups an index names; without data, the least that can be."
+    if (known := values_of(index)) is None: return _chosen_groups(index, index.numel(), groups)
+    with unset_fake_temporarily(): return known.unique().numel()
+
 least_experts = "all tokens choose the same experts, so the bytes of the experts are the least"
 
 def _chosen_groups(ends, places, groups):

@@ -47,7 +47,7 @@ def _recurrent_gradients(x, weights, stride, buffer, h, c, *rest):
     return like(x), like(h), x.new_empty(0) if c is None else like(c), list(map(like, weights))
 
 @_result_of(aten.mkldnn_rnn_layer_backward.default)
-def _gradients_of_layer(x, *args, **kwargs): return [torch.empty_like(t) for t in (x, *args[:6])]
+def _gradients_of_layer(x, *args, **kwargs): return [torch.empty_like(t, dtype=torch.float) for t in (x, *args[:6])]
 
 _factors = {**dict.fromkeys((aten.mm.default, aten._sparse_mm.default, aten.mv.default, aten.bmm.default), 0),
             **dict.fromkeys((aten.addmm.default, aten._sparse_addmm.default, aten.addmv.default), 1)}

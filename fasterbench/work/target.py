@@ -149,7 +149,7 @@ class FakeTracer(Tracer):
         return out
 
 # PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
-_through_views = "views are written in place, and the bytes of their backward differ from those with data"
+_through_views = "views are written in place, and the bytes of their backward may be above or below those with data"
 
 def _is_part(t): return t._is_view() and t.requires_grad
 

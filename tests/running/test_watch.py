@@ -14,6 +14,7 @@ from torch.utils.checkpoint import checkpoint
 import fasterbench
 import fasterbench.running.watch as watching
 from conftest import heavy_only, in_line, nightly, nightly_only
+from modules import Calls
 from fasterbench import HardwarePeaks, watch
 from fasterbench.engine.modules import copiers
 from fasterbench.running.program import ProgramStep
@@ -1044,3 +1045,13 @@ def test_compiled_calls_that_are_not_seen_are_spoken_of(fullgraph):
     model = net()
     with watch(model, peaks=peaks) as w: torch.compile(model, backend="eager", fullgraph=fullgraph)(torch.randn(6, 8))
     assert w.missing() == "called 0 times; calls inside a compiled function are not seen"
+
+@heavy_only("compiles")
+def test_a_part_that_is_compiled_as_one_graph_is_counted():
+    "A product of 6 rows by 16 outputs of 8."
+    layer = nn.Linear(8, 16)
+    whole = torch.compile(lambda x: layer(x), backend="eager", fullgraph=True)
+    model = Calls(lambda m, x: m.whole(x), layer=layer, whole=whole)
+    with watch(model, every=20, warmup=2, peaks=peaks) as w, torch.no_grad():
+        for _ in range(12): model(torch.ones(6, 8))
+    assert w.result.program.contraction_flops == 2 * 6 * 16 * 8
