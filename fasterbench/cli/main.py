@@ -14,6 +14,7 @@ from . import roofline_verb      # registers its verbs
 from .app import app, notice, plain_warning
 from .ranks import is_first, launched_ranks
 from ..core.features import verb_modules
+from ..core.imports import Awaited, uncollected
 from ..core.streams import Terminated, safe_streams, terminated_as_interrupted
 from ..core.warnings import _here
 
@@ -43,7 +44,7 @@ def main(
 )->int:
     "Run the command line and leave the process with its exit code."
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
-    with safe_streams(), terminated_as_interrupted(), warnings.catch_warnings():
+    with safe_streams(), terminated_as_interrupted(), Awaited("torch", uncollected), warnings.catch_warnings():
         warnings.showwarning = plain_warning
         register(args[0])
         code = _exit_code(args)

@@ -15,10 +15,11 @@ import numpy as np
 import torch
 from torch.profiler import profile
 
+from ..core.imports import Awaited
 from ..core.private import _disable_profiler, _get_current_dispatch_mode_stack, _pop_mode, _profiler_enabled
 from .accelerator import (accelerator_random, accelerator_type, attention_switches, flags,
                                             precisions, restore_accelerator_random)
-from .uncompiled import Awaited, inductor_hidden
+from .uncompiled import inductor_hidden
 from .undo import Undo, let_go
 
 # %% ../../nbs/engine/process.ipynb #c9e0d2aa
