@@ -300,22 +300,22 @@ def whole(help, least=1, kind=Optional[int]): return option(help, kind=kind, par
 def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 
-_forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER with a config.json (no weights are needed), or "
-          "FILE.py:FUNCTION, a function that returns a module, or (module, input).")
+_forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER or transformers:config.json (no weights are needed), "
+          "or FILE.py:FUNCTION, a function that returns a module, or (module, input).")
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
 Device = option("Run on this device, also cuda:1.  [default: the accelerator that is there, else cpu]",
                 metavar="cpu|cuda|…")
 Dtype = option("Convert model and input to float32, float64, bfloat16 or float16.  [default: unchanged]",
                metavar="DTYPE")
-Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.  [default: that of MODEL]",
-               metavar="SHAPE")
+Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.  [default: that of MODEL, else "
+               "1,3,224,224]", metavar="SHAPE")
 Length = whole("Set the sequence length of a language model in tokens.  [default: 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
-Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured, and cached for 30 days]",
-               metavar="FILE|DEVICE")
+Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured, and cached "
+               "for 30 days]", metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by repeated block, module type, kind of work, or, for kernels of --compile, layer; "
-              "auto: by block if the table is long.",
+              "auto: by block if there are more than 60 rows, of which blocks make a third or fewer.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.  [default: all]")
 Report = output("Write the report; - for standard output.")

@@ -66,7 +66,7 @@ def peaks(device:Device=None, dtype:option("Measure the compute roof of float32,
           devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
           no_progress:Quiet=False):
     """Measure the roofs of a device. They are its compute rate and its memory bandwidth, and are cached for 30 days,
-    in $FASTERBENCH_CACHE, else in the cache folder of the user."""
+    in $FASTERBENCH_CACHE, else in the user's cache folder (on Linux ~/.cache/fasterbench)."""
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names
     from fasterbench.views.headline import roof_caveats
@@ -99,7 +99,7 @@ def roofline(
     backward:switch("Profile forward and backward; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
-    optimizer:option("Also profile the update by this torch.optim optimizer.", metavar="NAME")=None,
+    optimizer:option("With --backward, also profile the update by this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Run under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Run torch.compile first; each row is then a kernel.", "--compile")=False, kernels:KernelFile=None,
     parallel:option("Wrap the model in DDP or FSDP2 under torchrun.", kind=str, parser=parallel_named,

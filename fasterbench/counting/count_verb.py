@@ -175,7 +175,7 @@ def count(
     backward:switch("Count forward and backward; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
-    optimizer:option("Also count the update by this torch.optim optimizer.", metavar="NAME")=None,
+    optimizer:option("With --backward, also count the update by this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Count under torch.autocast.", "bfloat16", "float16")=None,
     on:option("Compare peak memory with the capacity of this device (`fasterbench peaks --devices`), and find the "
               "largest batch that fits.",

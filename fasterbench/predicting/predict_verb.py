@@ -10,8 +10,8 @@ from dataclasses import replace
 from math import exp, hypot, log
 from typing import Optional
 
-from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top, app,
-                                 batch_sizes, check_there, dtype_named, option, saved_result,
+from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top,
+                                 app, batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
@@ -128,7 +128,7 @@ def predict_verb(
     backward:switch("Predict forward and backward; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
-    optimizer:option("Also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
+    optimizer:option("With --backward, also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
     gpus:whole("Split the batch of a training step over N devices (with --backward).", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
@@ -145,8 +145,8 @@ def predict_verb(
 ):
     """Predict the time of a model on a device that is not here.
 
-    The limit is the least time that the roofs of the device allow; the expected time, with an interval, also rests on
-    published measurements of kernels."""
+    The limit is the least time that the roofs of the device allow; the expected time, with an 80 % interval, also rests
+    on published measurements of kernels."""
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

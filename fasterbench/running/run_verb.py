@@ -199,8 +199,11 @@ def run(
     args:Annotated[Optional[list[str]], typer.Argument(help="Arguments of the script.", metavar="ARGS")]=None,
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile a model again every N calls.", kind=int)=1000,
-    active:whole("Time N consecutive calls per profile.", kind=int)=3, peaks:Peaks=None, top:Top=10,
-    html:output("Write the report here, those of further models as FILE-MODEL.html.  [default: SCRIPT.html]")=None,
+    active:whole("Time N consecutive steps per profile. A step is a forward, with its backward and its optimizer "
+                 "update if the script runs them.", kind=int)=3,
+    peaks:Peaks=None, top:Top=10,
+    html:output("Write the report here, those of further models as FILE-MODEL.html.  "
+                "[default: a name such as train.html]")=None,
     no_html:switch("Write no report.", "--no-html")=False,
     json:output("Write the result here, those of further models as FILE-MODEL.json.")=None,
 ):

@@ -216,14 +216,15 @@ def _bounds_of(found, jobs, **how):
                              codes="0 success, 1 an impossible time or a failure, 2 bad arguments or a missing file"))
 def sol(
     problems:Annotated[list[str], typer.Argument(
-        help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION, or a folder of these.",
+        help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION (get_inputs() of the file "
+             "returns its inputs), or a folder of these.",
         metavar="PROBLEM")],
     on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
-    times:option("Report times in this file that are below it: JSON of KernelBench or `sol --json`, or a CSV of "
-                 "names and seconds.")=None,
+    times:option("Report times in this file that are below the computed ones: JSON of KernelBench or of `sol --times "
+                 "--json`, or a CSV of names and seconds.")=None,
     rtol:option("Allow this relative error of the results, which decides how low the precision may be.  "
-                "[default: that of the problem]",
+                "[default: that of the problem; without one, matrix products run in the dtypes of their operands]",
                 metavar="RTOL", kind=Optional[float],
                 parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,
     cold:switch("Assume that each call reads its inputs from main memory.  [default: a cache may hold them]",
@@ -235,7 +236,7 @@ def sol(
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Compute a time that no implementation of a function can beat."
+    "Compute the speed of light of a function: a time that no implementation can beat."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

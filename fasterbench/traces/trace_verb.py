@@ -27,7 +27,10 @@ _rows = ("Print a row per module, operator, kernel, collective or rank.  [defaul
          "else kernel]")
 _on = "Name the GPU, if the trace does not: a device name, or a `peaks --json` file of it."
 _capture = "If the run replays CUDA graphs: a trace recorded during their capture. Can be repeated."
-_config = "Read the number of experts and the attention windows from the model's config.json."
+_config = ("Read the number of experts and the attention windows, which serving engines do not record, from the "
+           "model's config.json.")
+_rules = ("Load FLOP rules of more operators from this Python file: functions with @rule, as in the tutorial Add an "
+          "operator. Can be repeated.")
 _kernel_file = "If the model was compiled: the file of `roofline --compile --kernels`."
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))
@@ -38,8 +41,7 @@ def trace(
     peaks:option("Take the roofs from this `peaks --json` file.  [default: the GPU's datasheet]")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
-    rules:option("Load FLOP rules of more operators from this Python file. Can be repeated.",
-                 kind=Optional[list[str]], metavar="FILE")=None,
+    rules:option(_rules, kind=Optional[list[str]], metavar="FILE")=None,
     like:option("Instead of --capture: a trace of the model without CUDA graphs.", metavar="FILE")=None,
     kernels:option(_kernel_file)=None, top:Top=10, html:Report=None, json:Saving=None,
     csv:Rows=None,

@@ -15,7 +15,7 @@ from ..cli.roofline_verb import loaded_on_meta
 _definitions = [
     "MFU: contraction FLOPs that the step needs, without recomputation, ÷ (time × peak FLOP/s); "
     "attention with all query–key pairs (PaLM), or only those not masked in fused attention",
-    "HFU: contraction FLOPs that run, with recomputation, ÷ (time × peak FLOP/s)"]
+    "HFU: contraction FLOPs that run, with recomputation of activation checkpointing, ÷ (time × peak FLOP/s)"]
 
 def _peak_dtype(own, asked, peaks):
     "Return the dtype whose peak a training runs at: `own` if it is asked for, else half precision before float32."
@@ -59,7 +59,8 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
     return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
-                    "[default: that of the model; for float32 the peak of bfloat16, or of float16]", "--dtype",
+                    "[default: that of the model; for a float32 model bfloat16, as under autocast, or float16 if the "
+                    "device has no bfloat16]", "--dtype",
                     metavar="DTYPE")
 
 def _positive_rate(text):
@@ -78,13 +79,13 @@ def mfu_verb(
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
                         "--tokens-per-s", kind=str,
                         metavar="RATE"),
-    seq:Length=None, batch:whole("Set the batch size.  [default: that of the input, else 1]")=None,
+    seq:Length=None,
     dtype:_PeakDtype=None,
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    """Compute MFU and HFU (FLOPs utilization) from tokens/s. MFU is the FLOP/s that the model needs, and HFU those that
-    run, with recomputation, over the peak."""
+    """Compute MFU and HFU (FLOPs utilization) of a training from its tokens/s. MFU is the FLOP/s that the model needs
+    over the peak; HFU adds those of recomputation, where the model uses activation checkpointing."""
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
@@ -94,7 +95,7 @@ def mfu_verb(
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.training.model_flops import model_flops, utilizations
     rate, asked = _positive_rate(tokens_per_s), dtype_named(dtype)
-    net, sample = loaded_on_meta(model, None, batch, asked, seq)
+    net, sample = loaded_on_meta(model, None, None, asked, seq)
     own, peaks = dtype_name(asked or main_dtype(net, sample)), as_peaks(on)
     name = _peak_dtype(own, asked, peaks)
     with in_the_model(model, sample): flops = model_flops(net, sample)

@@ -54,8 +54,8 @@ special = dict(
     lfm2_moe=dict(layer_types=["conv", "conv", "full_attention", "conv"] * 2), mamba2=dict(num_heads=8),
     reformer=dict(axial_pos_embds_dim=[16, 48]), xmod=dict(default_language="en_XX"),
     zamba=dict(attention_hidden_size=128, attention_head_dim=32, num_key_value_heads=4),
-    zamba2=dict(layers_block_type=[linear, linear, hybrid, linear] * 2, attention_hidden_size=128, attention_head_dim=32,
-                num_key_value_heads=4))
+    zamba2=dict(layers_block_type=[linear, linear, hybrid, linear] * 2, attention_hidden_size=128,
+                attention_head_dim=32, num_key_value_heads=4))
 special["dots3_note_text"] = dict(per_layer_config={}, head_dim=24)
 special["dots3_note"] = dict(text_config=special["dots3_note_text"])
 special["gemma4_assistant"] = dict(text_config=dict(hidden_size_per_layer_input=0))
