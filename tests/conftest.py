@@ -35,6 +35,7 @@ unix = hasattr(os, "fork")
 # real files of other tools, where there are some
 shared = Path(os.environ.get("FASTERBENCH_SHARED", root.parent/"shared"))
 
+gc.disable()                # until the tests are collected: what they import stays
 # Notebooks run in processes of their own: nothing draws bars or opens browsers there.
 os.environ.update(TQDM_DISABLE="1", PLOTLY_RENDERER="plotly_mimetype")
 
@@ -177,8 +178,8 @@ def pytest_testnodedown(node):
 
 def pytest_collection_finish():
     "What is imported stays: the collector, which a count of work runs, looks at what a test makes alone."
-    gc.collect()
     gc.freeze()
+    gc.enable()
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item):

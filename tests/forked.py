@@ -69,11 +69,12 @@ def socket_in(folder, kind):
     finally: os.close(opened)
 
 def load(names):
+    gc.disable()
     for name in names:
         try: importlib.import_module(name)
         except ImportError: pass
-    gc.collect()
     gc.freeze()                         # no child looks through what is imported, or copies its pages
+    gc.enable()
 
 def serve(folder, starter):
     "Both servers, as sockets in `folder`."
