@@ -236,8 +236,8 @@ def test_a_recurrent_layer_in_bfloat16_has_gradients_in_float32():
 def test_layers_that_an_operator_calls_are_timed():
     "The product of 4 rows."
     if not hasattr(torch._higher_order_ops.utils, "_hop_compile_and_call"): pytest.skip("PyTorch 2.11")
-    net = Calls(lambda m, x: torch.cond(x.sum() > 0, m.l, m.k, (x,)), l=nn.Linear(16, 16), k=nn.Linear(16, 16)).eval()
-    made = RooflineAnalyzer(net, torch.ones(4, 16), HardwarePeaks(1e12, 1e11))
+    net = Calls(lambda m, x: torch.cond(x.sum() > 0, m.l, m.k, (x,)), l=nn.Linear(16, 16), k=nn.Linear(16, 16))
+    made = RooflineAnalyzer(net.eval(), torch.ones(4, 16), HardwarePeaks(1e12, 1e11))
     made.profile(warmup=1, steps=2, progress=False)
     row = next(p for p in made.result.points if p.name == "l")
     assert row.contraction_flops == 2 * 4 * 16 * 16 and row.time_s > 0
@@ -333,8 +333,8 @@ def test_parts_of_a_tensor_class_count_once():
     there = count_work(net, x, target=targets["cuda"])
     assert there.by_module()["0"].bytes_moved == stored + 4 * 8 * 64 + 4 * 8 * 32
     assert there.memory.peak_bytes == stored + 4 * 8 * 64 + 4 * 32 * 64 + 4 * 8 * 32
-    step = [count_work(net, x.requires_grad_(), backward=True, target=t).memory.peak_bytes for t in (None, *targets.values())]
-    assert len(set(step)) == 1
+    steps = [count_work(net, x.requires_grad_(), backward=True, target=t) for t in (None, *targets.values())]
+    assert len({work.memory.peak_bytes for work in steps}) == 1
 
 # ---- masks of flex_attention
 

@@ -235,7 +235,7 @@ def _run_eager(*args, **kwargs):
     with eager(): return functions_eager.before(*args, **kwargs)
 
 functions_eager = FunctionCalls(_run_eager)
-functions_eager.__doc__ = "Within `functions_eager()` operators that call functions do not compile them: layers can be timed."
+functions_eager.__doc__ = "Within `functions_eager()` operators that call functions do not compile them."
 
 # %% ../../nbs/engine/process.ipynb #c1908322
 @contextmanager
