@@ -58,8 +58,8 @@ def others():
             for m in (models.detection, models.segmentation, models.video, models.optical_flow, models.quantization)
             for n in models.list_models(module=m)]
 
-@pytest.mark.parametrize("kind, name", others())
-def test_every_operator_has_a_rule(kind, name):
+def network_of(kind, name):
+    "A network of torchvision that is no classifier, and its sample."
     torch.manual_seed(0)
     extra = (dict(quantize=True) if kind == "quantization" else dict(weights_backbone=None)
              if kind in ("detection", "segmentation") else {})
@@ -71,7 +71,11 @@ def test_every_operator_has_a_rule(kind, name):
                   optical_flow=(torch.rand(1, 3, 128, 128), torch.rand(1, 3, 128, 128)),
                   quantization=torch.rand(1, 3, 299 if "inception" in name else 224,
                                           299 if "inception" in name else 224))[kind]
-    work = count_work(quiet_model(name, **extra), sample)
+    return quiet_model(name, **extra), sample
+
+@pytest.mark.parametrize("kind, name", others())
+def test_every_operator_has_a_rule(kind, name):
+    work = count_work(*network_of(kind, name))
     assert work.unknown_ops == {} and work.contraction_flops > 0
 
 tiny = dict(vocab_size=99, hidden_size=32, num_hidden_layers=2, num_attention_heads=4, intermediate_size=48)
@@ -158,22 +162,6 @@ networks = {"GRU": lambda: (nn.GRU(4, 5, 2, bidirectional=True), torch.randn(3, 
 def test_networks(name):
     model, sample = networks[name]()
     assert count_work(model, sample).unknown_ops == {}
-
-class Graph(nn.Module):
-    "Message passing: gather along edges, transform, scatter to nodes, normalise by degree."
-    def __init__(self): super().__init__(); self.lin = nn.Linear(8, 8)
-    def forward(self, x, edges):
-        messages = self.lin(x[edges[0]])
-        out = torch.zeros_like(x).index_add_(0, edges[1],
-                                             messages).scatter_reduce(
-            0, edges[1][:, None].expand(-1, 8), messages, "amax")
-        return out / torch.zeros(len(x)).scatter_add_(0, edges[1], torch.ones(edges.shape[1])).clamp_min(1)[:, None]
-
-def test_graphs():
-    x, edges = torch.randn(10, 8), torch.randint(0, 10, (2, 30))
-    work = count_work(Graph(), (x, edges))
-    assert work.unknown_ops == {} and work.contraction_flops == 2*30*8*8
-    assert count_work(Graph(), (x, edges), backward=True).unknown_ops == {}
 
 def test_dynamically_quantized():
     with warnings.catch_warnings():

@@ -72,11 +72,11 @@ def _as_gradient(grad, about):
 # %% ../../nbs/engine/backward.ipynb #bk000002
 class _Saved:
     "Holds what a node saved, and how it is unpacked, until the node has run."
-    value = unpack = None
+    value = unpack = whole = None
     def pack(self, value):
         self.value = value
         return self
-    def free(self): self.value = self.unpack = None
+    def free(self): self.value = self.unpack = self.whole = None
 
 def _unpacked(saved):
     if saved.value is None:
@@ -109,7 +109,9 @@ def _loosened(node)->list:
         values = getattr(node, name, None)
         for saved in values if isinstance(values, (tuple, list)) else [values]:
             held = _Saved()
-            try: saved.register_hooks(held.pack, _unpacked)
+            try:
+                held.whole = getattr(saved, "data", None)       # what is packed is no view, and does not hold its base
+                saved.register_hooks(held.pack, _unpacked)
             except (RuntimeError, AttributeError): continue     # None; or with hooks of its own
             found.append(held)
     return found

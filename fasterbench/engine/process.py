@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
+from torch._higher_order_ops import utils as function_operators
 from torch.profiler import profile
 
 from ..core.imports import Awaited
@@ -219,6 +220,23 @@ class _Eager(SharedSwitch):
         finally: self._set(self.value())
 
 eager = _Eager()
+
+_caller = "_hop_compile_and_call"       # PyTorch 2.11 has none: there a mode ends such a program
+
+def _functions_called(): return getattr(function_operators, _caller, None)
+
+def _set_functions(call):
+    if call is not None: setattr(function_operators, _caller, call)
+
+class FunctionCalls(SharedSwitch):
+    "Within the context operators that call functions, as `torch.cond`, are run by a function of ours."
+    def __init__(self, run): super().__init__(_functions_called, _set_functions, lambda: _functions_called() and run)
+
+def _run_eager(*args, **kwargs):
+    with eager(): return functions_eager.before(*args, **kwargs)
+
+functions_eager = FunctionCalls(_run_eager)
+functions_eager.__doc__ = "Within `functions_eager()` operators that call functions do not compile them."
 
 # %% ../../nbs/engine/process.ipynb #c1908322
 @contextmanager

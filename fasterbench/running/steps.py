@@ -12,14 +12,13 @@ from threading import get_ident
 
 import torch
 from torch import nn
-from torch._higher_order_ops import utils as function_operators
 
 from ..core.arguments import tensors_of
 from ..core.private import (_current_autograd_node, _disable_current_modes,
                                       _get_current_dispatch_mode_stack)
 from ..engine.accelerator import accelerator, is_accelerator, settle
 from ..engine.modules import wrapped
-from ..engine.process import SharedSwitch, eager
+from ..engine.process import FunctionCalls, eager
 from .program import ProgramStep, is_traced
 from ..engine.step import graph_nodes, phases, total_output
 from ..engine.model_state import preserved
@@ -90,13 +89,7 @@ def _run_alone(*args, **kwargs):
         if isinstance(mode, ProgramTracer): mode.left_alone()
     with _disable_current_modes(), eager.lifted(): return _functions_alone.before(*args, **kwargs)
 
-_caller = "_hop_compile_and_call"       # PyTorch 2.11 has none: there a mode ends such a program
-
-def _set_functions(call):
-    if call is not None: setattr(function_operators, _caller, call)
-
-def _functions_called(): return getattr(function_operators, _caller, None)
-_functions_alone = SharedSwitch(_functions_called, _set_functions, lambda: _functions_called() and _run_alone)
+_functions_alone = FunctionCalls(_run_alone)
 
 class CountedStep:
     "Counts a step while the program runs it."

@@ -24,7 +24,7 @@ from ..core.arguments import tensors_of
 from ..core.private import _get_sequence_nr, queue_callback
 from ..engine.accelerator import Host, accelerator, settle
 from ..engine.modules import parts, watched_forward, wrapped
-from ..engine.process import gc_paused
+from ..engine.process import functions_eager, gc_paused
 from ..engine.step import Forward, NodeOwners, graph_nodes, phases
 from ..engine.peers import peers
 from .machine_load import LoadMeter, MachineLoad, Reference, load_caveats
@@ -538,9 +538,10 @@ def time_modules(
     timestamps, slots = _timestamps(run, here)
     watched, rounds, reference, begin = run.watched(timestamps), [], Reference(), perf_counter()
     if here.has_queue: cost = TimestampCost()      # an event costs the GPU next to nothing
-    if cost is None: cost = _warm_and_probe(fresh, run, timestamps, warmup, rule, tick)
-    else: warm_up(fresh, warmup, rule, tick)
-    with gc_paused():
+    with functions_eager():
+        if cost is None: cost = _warm_and_probe(fresh, run, timestamps, warmup, rule, tick)
+        else: warm_up(fresh, warmup, rule, tick)
+    with gc_paused(), functions_eager():
         for _ in range(2):
             start = perf_counter()
             with meter(between=reference) as m:

@@ -85,7 +85,7 @@ def _truth(found):
 def _known_truth(condition):
     "Return a function that gives the truth of `condition`, where it is known without data."
     def told(*args):
-        found = condition(*args)
+        told.last = found = condition(*args)            # which lives as long as on data
         return found if (known := _truth(found)) is None else known
     return told
 
