@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from .element_sets import (Elements, any_along, compact, most_cells, nothing_of, shown_of, some_of,
-                                                      true_cells, unbroadcast, union, viewed, within, without)
+from .element_sets import (Elements, any_along, compact, most_cells, nothing_of, shown_of,
+                                                      some_of, true_cells, unbroadcast, union, viewed, within, without)
 from .recording import ProgramGraph, Node, Value
 from .structure import Facts, argument, index_of, indexed, is_value, views_of
 from ..work.dispatch import is_view

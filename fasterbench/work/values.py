@@ -68,7 +68,7 @@ class Values:
         with DisableTorchFunctionSubclass(): found = self._values_of(op, args, kwargs)
         if found is None: return self._unknown(op, args, kwargs)
         values = found[0]                           # `None` of what writes to lists
-        out = _without_data(op, args, kwargs, values)
+        out = _told_or_known(op, args, kwargs, values)
         for t, real in zip(tensors_in(out), tensors_in(values)): self._made(op, t, real)
         return out
 
@@ -128,7 +128,7 @@ def _known_counts(known, t, *how):
 
 _asks_data = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
 
-def _without_data(op, args, kwargs, values):
+def _told_or_known(op, args, kwargs, values):
     "Return what `op` gives without data; where that depends on data, numbers and tensors like the known values."
     if _asks_data.isdisjoint(op.tags):
         try: return op(*args, **kwargs)
