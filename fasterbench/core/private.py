@@ -25,7 +25,8 @@ from torch._C._profiler import _ExperimentalConfig, _RecordFunctionFast
 from torch._higher_order_ops.utils import materialize_as_graph
 from torch._ops import HigherOrderOperator, OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
-                                           FakeTensorMode, UnsupportedOperatorException, unset_fake_temporarily)
+                                           FakeTensorMode, UnsupportedOperatorException, in_kernel_invocation_manager,
+                                           unset_fake_temporarily)
 from torch.autograd import Variable, _get_sequence_nr
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn import Module

@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['most_cells', 'Elements', 'nothing_of', 'some_of', 'compact', 'true_cells', 'along', 'any_along', 'union', 'within',
-           'without', 'unbroadcast', 'viewed']
+           'without', 'unbroadcast', 'shown_of', 'viewed']
 
 # %% ../../nbs/speed_of_light/element_sets.ipynb #94ca1de5
 import math
@@ -129,6 +129,19 @@ def _digits(n, steps):
 
 def _steps_of(shape): return [math.prod(shape[d + 1:]) for d in range(len(shape))]
 
+def shown_of(
+    at:torch.Tensor,    # Of a tensor
+    shape:tuple,        # Of the view
+    steps, offset:int,  # Of the view, in elements of a contiguous tensor
+)->torch.Tensor:
+    "Return the mask of a view."
+    start, *moves = (_digits(n, _steps_of(at.shape)) for n in (offset, *steps))
+    def last(d): return start[d] + sum((m - 1) * move[d] for m, move in zip(shape, moves))
+    carries = any(last(d) >= n for d, n in enumerate(at.shape))
+    if carries: return at.contiguous().view(-1).as_strided(shape, steps, offset)
+    def moved(digits): return sum(c * step for c, step in zip(digits, at.stride()))
+    return at.as_strided(shape, list(map(moved, moves)), at.storage_offset() + moved(start))
+
 def _left_alone(at, shape, steps, offset):
     "Return axes that a view shows whole by axes along which the mask is alike: {axis: those of the view}."
     sizes, start = _steps_of(shape), _digits(offset, _steps_of(shape))
@@ -146,8 +159,9 @@ def _left_alone(at, shape, steps, offset):
 
 def _alike_once(at):
     "Return a mask with size 1 where it turns out to be the same along an axis."
-    for d in range(at.dim()):
-        if bool((at == (first := at.narrow(d, 0, 1))).all()): at = first
+    for d, n in enumerate(at.shape):
+        parts = [at.narrow(d, 1, 1), at] if n > 1 else []           # the second one tells most that differ
+        if parts and all(bool((part == at.narrow(d, 0, 1)).all()) for part in parts): at = at.narrow(d, 0, 1)
     return at
 
 def viewed(

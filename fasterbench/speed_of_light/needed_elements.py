@@ -11,8 +11,8 @@ import math
 
 import torch
 
-from .element_sets import (Elements, any_along, most_cells, nothing_of, some_of, true_cells,
-                                                      unbroadcast, union, viewed, within, without)
+from .element_sets import (Elements, any_along, compact, most_cells, nothing_of, shown_of,
+                                                      some_of, true_cells, unbroadcast, union, viewed, within, without)
 from .recording import ProgramGraph, Node, Value
 from .structure import Facts, argument, index_of, indexed, is_value, views_of
 from ..work.dispatch import is_view
@@ -28,26 +28,41 @@ def axes_among(dims, rank:int)->list[int]:
 # %% ../../nbs/speed_of_light/needed_elements.ipynb #2aa835f7
 class Backward:
     "Goes from the results to what was given."
-    def __init__(self, graph:ProgramGraph, facts:Facts): self.graph, self.facts, self.needed = graph, facts, {}
+    def __init__(self, graph:ProgramGraph, facts:Facts):
+        self.graph, self.facts, self.needed = graph, facts, {}
+        self.asked = {}         # What readers ask for, before it is restricted to where a value can differ from zero
 
     def run(self)->dict[int, Elements]:
         "Return the elements that are needed of each value, by its index; of the others nothing is."
         for o in self.graph.outputs: self._need(o.value, Elements(o.value.shape))
         for before, after in self.graph.changed: self._need(after, changes_of(before, after))
         for n in reversed(self.graph.nodes):
-            needs = [self.needed.get(v.index) for v in n.outs]
-            for v, elements in self._passed_on(n, needs) if any(needs) else (): self._need(v, elements)
+            asked = [None if v.index in self.needed else self.asked.get(v.index) for v in n.outs]
+            needs = [self._settled(v) for v in n.outs]
+            for v, elements in self._passed_on(n, needs, asked) if any(needs) else (): self._need(v, elements)
+        for v in self.graph.values: self._settled(v)
         return self.needed
 
     def _need(self, v, elements):
         "Add to what is needed of a value; of what was computed before, of that."
         v = self.facts.of(v)
         if v.index in self.facts.free or not elements.count: return
-        at = within(elements, self.facts.support.get(v.index))
-        if at.count: self.needed[v.index] = union(self.needed.get(v.index), at)
+        support = self.facts.support.get(v.index)
+        exact = support is None or support.share == elements.share == 1
+        kept, at = (self.asked, elements) if exact else (self.needed, within(elements, support))
+        if at.count: kept[v.index] = union(kept.get(v.index), at)
 
-    def _passed_on(self, n, needs):
-        if n.op is not None and is_view(n.op): return _of_view(n, needs)
+    def _settled(self, v):
+        "Return what is needed of a value whose readers are all known."
+        asked = self.asked.pop(v.index, None)
+        at = asked and within(asked, self.facts.support.get(v.index))
+        if at and at.count: self.needed[v.index] = union(self.needed.get(v.index), at)
+        return self.needed.get(v.index)
+
+    def _passed_on(self, n, needs, asked):
+        if n.op is not None and is_view(n.op):
+            found = _of_view(n, [need and (whole or need) for need, whole in zip(needs, asked)])
+            return found if all(e.share == 1 for _, e in found) else _of_view(n, needs)
         most = max(filter(None, needs), key=lambda e: e.fraction)
         rule = _rules.get(n.name) or (_pointwise if n.op is not None and torch.Tag.pointwise in n.op.tags else None)
         known = rule and (needs[0] or most.shape == n.outs[0].shape)
@@ -111,7 +126,7 @@ def _of_write(facts, n, need):
     at, inside = _written_part(n), some_of(new.shape, need.fraction)
     if at.at is None: return [(new, inside), (base, some_of(base.shape, need.fraction - at.share))]
     if need.at is not None and size_of(base) <= most_cells:
-        inside = Elements(new.shape, need.at.contiguous().view(-1).as_strided(new.shape, *steps), need.share)
+        inside = Elements(new.shape, shown_of(need.at, new.shape, *steps), need.share)
     return [(new, inside), (base, without(need, at.at))]
 
 @needs_of("copy")
@@ -127,7 +142,9 @@ def _pointwise(facts, n, need): return [(v, unbroadcast(need, v.shape)) for v in
 def _of_choice(need, mask, a, b):
     "Return what is needed of a mask and of both sides; a mask that is the same everywhere does not have to be read."
     known, sides = mask.known, (need, need)
-    if known is not None: sides = [without(need, known.expand(need.shape) == side) for side in (False, True)]
+    if known is not None:
+        known = compact(known)
+        sides = [without(need, (known == side).expand(need.shape)) for side in (False, True)]
     same = known is not None and known.numel() and bool(known.any()) == bool(known.all())
     found = zip((a, b) if same else (a, b, mask), (*sides, need))
     return [(v, unbroadcast(at, v.shape)) for v, at in found if is_value(v)]

@@ -95,7 +95,8 @@ def indexed(n:Node, need:Elements|None=None)->Elements:
     small = [size if d in chosen else next(kept, 1) for d, size in enumerate(x.shape)]
     if math.prod(small) > most_cells: return some_of(x.shape, 1 / max(math.prod(x.shape), 1))
     cells = torch.zeros(small, dtype=torch.bool)
-    torch.ops.aten.index_put_(cells, [i if i is None else i.long() for i in places], mask, True)
+    adds = not bool(mask.all())         # a place that is named twice is needed where one of both is
+    torch.ops.aten.index_put_(cells, [i if i is None else i.long() for i in places], mask, adds)
     found = Elements(x.shape, cells.expand(x.shape), 1.0 if need is None else need.share)
     return some_of(x.shape, found.fraction) if unknown else found
 

@@ -17,10 +17,11 @@ from ..core.tensors import sparse_parts
 from ..core.dtypes import dtype_name
 from ..core.private import (DataDependentOutputException, DynamicOutputShapeException, FakeTensor,
                                       HigherOrderOperator, TorchDispatchMode, UnsupportedOperatorException,
-                                      foreach_functions, foreach_optimizers, tree_map, unset_fake_temporarily)
+                                      foreach_functions, foreach_optimizers, in_kernel_invocation_manager, tree_map,
+                                      unset_fake_temporarily)
 from ..engine.process import SharedSwitch
 from .dispatch import is_view
-from .rules import assume, op_name, tensors_in, values_of
+from .rules import assume, map_tensors, op_name, tensors_in, values_of
 from .operator_bytes import memory_of, real_parts, storage_id, stored_in
 
 # %% ../../nbs/work/stand_ins.ipynb #6674c964
@@ -75,8 +76,19 @@ def _image_of(columns, size, *how, **kwargs):
     "Return an image, in a storage that is as large as its columns at least."
     return torch.empty_like(columns).resize_(*columns.shape[:-2], columns.shape[-2] // math.prod(how[0]), *size)
 
+def _viewed(op, x, args, kwargs):
+    "Return the views that the kernel itself makes: with the strides that they have with data, also of axes of 1."
+    with in_kernel_invocation_manager(x.fake_mode): out = op(*args, **kwargs)
+    return map_tensors(lambda t: FakeTensor(x.fake_mode, t, x.fake_device), out)
+
+def _shows_plain(op, x):
+    "Return whether `op` makes views of a tensor without data, of which no number is known to PyTorch."
+    shows = op.namespace == "aten" and op.is_view or op is aten._unsafe_view.default
+    return shows and type(x) is FakeTensor and x.constant is None and not _has_own_data(x)
+
 def known_result(op, args, kwargs):
     "Return a tensor without data for the result of `op`, where it is known here; `None` where PyTorch is to be asked."
+    if args and _shows_plain(op, args[0]): return _viewed(op, args[0], args, kwargs)
     _check_dtypes(op, args)
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
@@ -139,16 +151,6 @@ def _bags(op, table, *args, **kwargs):
     return out, bag_of, *rest
 
 for _bag in (aten._embedding_bag, aten._embedding_bag_forward_only): _known[_bag.default] = partial(_bags, _bag)
-
-def _viewed(op, x, size):
-    "Return a view whose axes of 1 have the strides that they have with data: a convolution lays its result by them."
-    if 1 not in x.shape or _has_own_data(x): return None
-    with unset_fake_temporarily():
-        like = torch.empty_strided(x.shape, x.stride(), dtype=x.dtype, device="meta").view(size)
-    out = op(x, size)
-    return out if out.stride() == like.stride() else x.as_strided(like.shape, like.stride(), x.storage_offset())
-
-for _view in (aten.view.default, aten._unsafe_view.default): _known[_view] = partial(_viewed, _view)
 
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):

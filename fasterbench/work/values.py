@@ -68,9 +68,7 @@ class Values:
         with DisableTorchFunctionSubclass(): found = self._values_of(op, args, kwargs)
         if found is None: return self._unknown(op, args, kwargs)
         values = found[0]                           # `None` of what writes to lists
-        try: out = op(*args, **kwargs)
-        except (DataDependentOutputException, DynamicOutputShapeException):
-            out = map_tensors(lambda t: torch.empty_like(t, device=_device_of(args, kwargs)), values)
+        out = _told_or_known(op, args, kwargs, values)
         for t, real in zip(tensors_in(out), tensors_in(values)): self._made(op, t, real)
         return out
 
@@ -127,6 +125,15 @@ class Values:
 def _known_counts(known, t, *how):
     "Return how many of the known values lie in each bin; of integers too, which a CPU does not count."
     with _disable_current_modes(): return torch.histc(known.double(), *how).to(t.dtype)
+
+_asks_data = {torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape}
+
+def _told_or_known(op, args, kwargs, values):
+    "Return what `op` gives without data; where that depends on data, numbers and tensors like the known values."
+    if _asks_data.isdisjoint(op.tags):
+        try: return op(*args, **kwargs)
+        except (DataDependentOutputException, DynamicOutputShapeException): pass
+    return map_tensors(lambda t: torch.empty_like(t, device=_device_of(args, kwargs)), values)
 
 _with_masks = {f"aten::{n}" for n in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")}
 _constants = {f"aten::{n}" for n in ("zeros", "ones", "full")}
