@@ -143,6 +143,7 @@ function draw(figure, i) {
   if (i) at("charts").append(frame); else frame.replaceChildren(chart)
   const bars = figure.layout.yaxis?.categoryarray?.length
   if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
+  else frame.style.maxHeight = bars ? `${44 * bars + 100}px` : ""          // a single bar is not as high as a chart
   if (i) frame.prepend(element("figcaption", {textContent: figure.alt.split(":")[0]}))
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
