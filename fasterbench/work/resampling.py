@@ -13,7 +13,7 @@ import torch
 
 from ..core.private import unset_fake_temporarily
 from .contractions import convolution
-from .rules import Flops, aten_names, each, has_data, rule, tensors_in
+from .rules import Flops, aten_rule, each, has_data, rule, tensors_in
 from .operator_bytes import touches
 
 # %% ../../nbs/work/resampling.ipynb #124c5d92
@@ -21,10 +21,10 @@ def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else
 
 def _pools(dims, maximum, average):
     "Make the rules for pooling over `dims` dimensions."
-    @rule(*aten_names(maximum), category="pooling")
+    @aten_rule(maximum, category="pooling")
     def max_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * _window_size(kernel, dims)
 
-    @rule(*aten_names(average), category="pooling")
+    @aten_rule(average, category="pooling")
     def avg_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * (_window_size(kernel, dims) + 1)
     return max_pool, avg_pool
 
@@ -34,16 +34,16 @@ _max_pool, _avg_pool = _pools(2, """max_pool2d_with_indices max_pool2d mkldnn_ma
 _max_pool_3d, _avg_pool_3d = _pools(3, """max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d
     fractional_max_pool3d""", "avg_pool3d")
 
-_adaptive_avg_pool = rule(*aten_names("""_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
-    mkldnn_adaptive_avg_pool2d"""), category="pooling")(each(1, 1))
-rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d"), category="pooling")(each())
+_adaptive_avg_pool = aten_rule("""_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
+    mkldnn_adaptive_avg_pool2d""", category="pooling")(each(1, 1))
+aten_rule("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d", category="pooling")(each())
 
-@rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
+@aten_rule("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
     avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
     adaptive_max_pool2d_backward adaptive_max_pool3d_backward max_pool2d_backward
     mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward fractional_max_pool2d_backward
-    fractional_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward"""), category="pooling")
-def _pool_backward(grad, x, *_, out=None, **kw): return max(math.prod(grad), math.prod(x))
+    fractional_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward""", category="pooling")
+def _pool_backward(grad, x): return max(math.prod(grad), math.prod(x))
 
 # %% ../../nbs/work/resampling.ipynb #a69ef76e
 _neighbours = {"linear1d": 2, "bilinear2d": 4, "trilinear3d": 8, "bicubic2d": 16}
@@ -52,9 +52,9 @@ for _kind, _n in _neighbours.items():
     rule(f"aten::upsample_{_kind}", category="other")(each(0, 2 * _n))
     rule(f"aten::upsample_{_kind}_backward", category="other")(each(2 * _n))
 
-rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+aten_rule("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
     _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
-    _upsample_nearest_exact3d_backward"""), category="other")(each())
+    _upsample_nearest_exact3d_backward""")(each())
 
 def _antialiased(x, out, taps):
     "Count a window along the last axis, then along the one before; `taps` neighbours at a scale of 1 and above."
@@ -63,10 +63,10 @@ def _antialiased(x, out, taps):
     return 2 * (first + math.prod(out) * window(x[-2], out[-2]))
 
 for _kind, _n in (("bilinear2d", 2), ("bicubic2d", 4), ("lanczos2d", 6)):
-    @rule(*aten_names(f"_upsample_{_kind}_aa"), category="other")
+    @aten_rule(f"_upsample_{_kind}_aa")
     def _upsample_aa(x, *_, out=None, n=_n, **kw): return _antialiased(x, out, n)
 
-    @rule(*aten_names(f"_upsample_{_kind}_aa_backward"), category="other")
+    @aten_rule(f"_upsample_{_kind}_aa_backward")
     def _upsample_aa_backward(grad, size, before, *_, out=None, n=_n, **kw): return _antialiased(before, grad, n)
 
 # %% ../../nbs/work/resampling.ipynb #74067e8b
@@ -75,18 +75,18 @@ def _grid_cost(x, mode):
     dims = len(x) - 2
     return 2 * {0: 2, 1: 0, 2: 4}[mode] ** dims if mode != 1 else 0
 
-@rule(*aten_names("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback"), category="other")
-def _grid_sample(x, grid, mode=0, *_, out=None, **kw): return math.prod(out) * _grid_cost(x, mode)
+@aten_rule("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback")
+def _grid_sample(x, grid, mode=0, *, out): return math.prod(out) * _grid_cost(x, mode)
 
-@rule(*aten_names("grid_sampler_2d_backward grid_sampler_3d_backward"), category="other")
-def _grid_sample_backward(grad, x, grid, mode, padding, align, mask, *_, out=None, **kw):
+@aten_rule("grid_sampler_2d_backward grid_sampler_3d_backward")
+def _grid_sample_backward(grad, x, grid, mode, padding, align, mask):
     return math.prod(grad) * _grid_cost(x, mode) * (mask[0] + mask[1])      # of the input and of the grid
 
-@rule(*aten_names("cudnn_grid_sampler_backward"), category="other")
-def _cudnn_grid_backward(x, grid, grad, *_, out=None, **kw): return 2 * math.prod(grad) * _grid_cost(x, 0)
+@aten_rule("cudnn_grid_sampler_backward")
+def _cudnn_grid_backward(x, grid, grad): return 2 * math.prod(grad) * _grid_cost(x, 0)
 
-@rule(*aten_names("affine_grid_generator"), category="other")
-def _affine_grid(theta, size, *_, out=None, **kw): return 2 * math.prod(out) * theta[-1]
+@aten_rule("affine_grid_generator")
+def _affine_grid(theta, size, *, out): return 2 * math.prod(out) * theta[-1]
 
 # %% ../../nbs/work/resampling.ipynb #67a61de2
 def _edges(rois, scale, shift=0.0):
