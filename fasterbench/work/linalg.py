@@ -10,92 +10,92 @@ import math
 
 import torch
 
-from .rules import aten_names, aten_rule, has_data, rule
+from .rules import has_data, own_rule
 
 # %% ../../nbs/work/linalg.ipynb #9faf6f38
 def _batch(a): return math.prod(a[:-2])
 
 def _long_and_short(a): return max(a[-2:]), min(a[-2:])
 
-@aten_rule("linalg_cholesky_ex cholesky")
+@own_rule("linalg_cholesky_ex cholesky")
 def _cholesky(a): return _batch(a) * a[-1]**3 / 3
 
-@aten_rule("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info")
+@own_rule("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info")
 def _lu(a):
     m, n = _long_and_short(a)
     return _batch(a) * (m * n**2 - n**3 / 3)
 
-@aten_rule("linalg_inv_ex")
+@own_rule("linalg_inv_ex")
 def _inverse(a): return _batch(a) * 2 * a[-1]**3
 
-@aten_rule("cholesky_inverse")
+@own_rule("cholesky_inverse")
 def _cholesky_inverse(a): return _batch(a) * 2 * a[-1]**3 / 3
 
 # %% ../../nbs/work/linalg.ipynb #d6c7ffda
-@aten_rule("geqrf linalg_householder_product orgqr")
+@own_rule("geqrf linalg_householder_product orgqr")
 def _householder(a):
     m, n = _long_and_short(a)
     return _batch(a) * 2 * n**2 * (m - n / 3)
 
-@aten_rule("linalg_qr")
+@own_rule("linalg_qr")
 def _qr(a, mode="reduced"):
     m, n = _long_and_short(a)
     q = dict(r=0, reduced=_householder(a), complete=_batch(a) * 4 * (m**2 * n - m * n**2 + n**3 / 3))
     return _householder(a) + q[mode]
 
-@aten_rule("ormqr")
+@own_rule("ormqr")
 def _ormqr(a, tau, c): return 4 * tau[-1] * math.prod(c)
 
 # %% ../../nbs/work/linalg.ipynb #0bbd8d19
-@aten_rule("_linalg_svd")
+@own_rule("_linalg_svd")
 def _svd(a, full=False, vectors=True):
     m, n = _long_and_short(a)
     if not vectors: return _batch(a) * (4 * m * n**2 - 4 * n**3 / 3)
     return _batch(a) * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full else 14 * m * n**2 + 8 * n**3)
 
-@rule("prims::svd", category="other")
-def _prim_svd(a, full_matrices=False, *_, out=None, **kw): return _svd(a, full_matrices)
+@own_rule("prims::svd")
+def _prim_svd(a, full_matrices=False): return _svd(a, full_matrices)
 
-@aten_rule("linalg_polar")
+@own_rule("linalg_polar")
 def _polar(a):
     "Count, from U·S·Vᴴ, U·Vᴴ and V·S·Vᴴ, with its rows scaled before and its two triangles averaged after."
     m, n = _long_and_short(a)
     return _svd(a) + _batch(a) * (2 * m * n**2 + 2 * n**3 + 3 * n**2)
 
-@aten_rule("linalg_matrix_sqrth")
+@own_rule("linalg_matrix_sqrth")
 def _matrix_root(a):
     "Count, from V·λ·Vᴴ, √λ and then V·√λ·Vᴴ in the same way."
     return _eigh(a) + _batch(a) * (2 * a[-1] + 2 * a[-1]**3 + 3 * a[-1]**2)
 
-@aten_rule("linalg_pinv")
+@own_rule("linalg_pinv")
 def _pseudoinverse(a): return _svd(a) + 2 * math.prod(a) * min(a[-2:])
 
-@aten_rule("_linalg_eigh")
+@own_rule("_linalg_eigh")
 def _eigh(a, uplo="L", vectors=True): return _batch(a) * a[-1]**3 * (9 if vectors else 4 / 3)
 
-@aten_rule("linalg_eig")
+@own_rule("linalg_eig")
 def _eig(a): return _batch(a) * 25 * a[-1]**3
 
-@aten_rule("_linalg_eigvals linalg_eigvals")
+@own_rule("_linalg_eigvals linalg_eigvals")
 def _eigvals(a): return _batch(a) * 10 * a[-1]**3
 
 # %% ../../nbs/work/linalg.ipynb #e4e00817
-@aten_rule("_linalg_solve_ex")
+@own_rule("_linalg_solve_ex")
 def _solve(a, b): return _lu(a) + 2 * a[-1] * math.prod(b)
 
-@aten_rule("linalg_solve_triangular")
+@own_rule("linalg_solve_triangular")
 def _triangular(a, b): return a[-1] * math.prod(b)
 
-@aten_rule("triangular_solve")
+@own_rule("triangular_solve")
 def _triangular_old(b, a): return a[-1] * math.prod(b)
 
-@aten_rule("linalg_lu_solve linalg_ldl_solve")
+@own_rule("linalg_lu_solve linalg_ldl_solve")
 def _solve_factored(lu, pivots, b): return 2 * lu[-1] * math.prod(b)
 
-@aten_rule("cholesky_solve _cholesky_solve_helper")
+@own_rule("cholesky_solve _cholesky_solve_helper")
 def _cholesky_solve(b, factor): return 2 * factor[-1] * math.prod(b)
 
-@aten_rule("linalg_lstsq")
+@own_rule("linalg_lstsq")
 def _lstsq(a, b):
     m, n = _long_and_short(a)
     return _householder(a) + 4 * n * math.prod(b) + n * math.prod(b) * n // m      # Qᵀb, then a triangular solve
@@ -111,7 +111,7 @@ def _exponential_products(norm, limits):
         if norm <= limit: return products
     return products + max(math.ceil(math.log2(norm / limits[-1])), 0)
 
-@aten_rule("linalg_matrix_exp", tensors=True)
+@own_rule("linalg_matrix_exp", tensors=True)
 def _matrix_exp(a):
     if not has_data(a): return None
     norms = a.abs().sum(-2).amax(-1).flatten().tolist() if a.numel() else []
@@ -119,11 +119,11 @@ def _matrix_exp(a):
     return sum(2 * a.shape[-1]**3 * _exponential_products(n, limits) for n in norms)
 
 # %% ../../nbs/work/linalg.ipynb #67c956e1
-@rule(*aten_names("_fft_c2c"), "prims::fft_c2c", category="other")
-def _fft(x, dims=(), *_, dim=(), out=None, **kw):
+@own_rule("_fft_c2c prims::fft_c2c")
+def _fft(x, dims=(), *, dim=()):
     dims = dims or dim
     n = math.prod(x[d] for d in dims)
     return 5 * math.prod(x) * math.log2(n) if n > 1 else 0
 
-@rule(*aten_names("_fft_r2c _fft_c2r"), "prims::fft_r2c", "prims::fft_c2r", category="other")
-def _real_fft(x, dims=(), *_, dim=(), out=None, **kw): return _fft(max(x, out, key=math.prod), dims or dim) / 2
+@own_rule("_fft_r2c _fft_c2r prims::fft_r2c prims::fft_c2r")
+def _real_fft(x, dims=(), *, dim=(), out): return _fft(max(x, out, key=math.prod), dims or dim) / 2

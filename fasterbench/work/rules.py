@@ -189,13 +189,14 @@ def _of_what_it_names(f):
         return f(*args[:places], **{k: v for k, v in kwargs.items() if k in names or every and k != "out"})
     return called
 
-def aten_rule(
-    names:str,            # Of operators of aten, separated by blanks
+def own_rule(
+    names:str,            # Of operators, separated by blanks; those of aten where none says a namespace
     category:str="other", # As for `rule`
     tensors:bool=False,
 )->Callable[[Counted], Counted]:
-    "Register the function below as the rule for operators of aten. It names the arguments that it needs."
+    "Register the function below as a rule of this package, which names the arguments of the operators that it needs."
     def register(f):
-        rule(*aten_names(names), category=category, tensors=tensors)(_of_what_it_names(f))
+        ops = [n if "::" in n else f"aten::{n}" for n in names.split()]
+        rule(*ops, category=category, tensors=tensors)(_of_what_it_names(f))
         return f
     return register
