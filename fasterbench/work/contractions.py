@@ -11,8 +11,8 @@ import math
 import torch
 
 from ..core.private import unset_fake_temporarily
-from .rules import (Flops, Shape, aten_names, count_tensors, each, entries, filled_groups, has_data,
-                                    rule, values_of)
+from .rules import (Flops, Shape, count_tensors, each, entries, filled_groups, has_data, own_rule,
+                                    values_of)
 
 # %% ../../nbs/work/contractions.ipynb #5026fa78
 def matmul(
@@ -24,8 +24,8 @@ def matmul(
     contraction = 2 * batch * m * k * n
     return Flops(contraction + extra, contraction)
 
-@rule(*aten_names("mm _int_mm _sparse_mm _sparse_mm_reduce_impl hspmm _sparse_sparse_matmul"), category="matmul")
-def _mm(a, b, *_, out=None, **kw):
+@own_rule("mm _int_mm _sparse_mm _sparse_mm_reduce_impl hspmm _sparse_sparse_matmul", category="matmul")
+def _mm(a, b):
     pairs = _pairs(a, b)
     return pairs if pairs is None else matmul(pairs, 1, 1)
 
@@ -40,72 +40,72 @@ def _met(a, b):
     columns, rows = (t.tensor.to_sparse_coo()._indices()[i] for t, i in ((a, 1), (b, 0)))
     return int(torch.bincount(rows, minlength=a[1])[columns].sum())
 
-@rule(*aten_names("matmul"), category="matmul")
-def _ragged_matmul(a, b, *_, out=None, **kw): return matmul(math.prod(out), a[-1], 1)      # others are taken apart
+@own_rule("matmul", category="matmul")
+def _ragged_matmul(a, b, *, out): return matmul(math.prod(out), a[-1], 1)      # others are taken apart
 
 def _sum(elements, beta=1, alpha=1, **kw):
     "Count `beta·bias + alpha·product` without the product: a factor of 1 is none, and a bias times 0 is left out."
     return elements * ((alpha != 1) + (beta != 0) + (beta not in (0, 1)))
 
-@rule(*aten_names("addmm addmm_ _addmm_activation sspaddmm _sparse_addmm"), category="matmul")
-def _addmm(bias, a, b, *_, out=None, **kw):
+@own_rule("addmm addmm_ _addmm_activation sspaddmm _sparse_addmm", category="matmul")
+def _addmm(bias, a, b, **kw):
     pairs = _pairs(a, b)
     return pairs if pairs is None else matmul(pairs, 1, 1, extra=_sum(a[0] * b[1], **kw))
 
-@rule(*aten_names("sparse_sampled_addmm"), category="matmul")
-def _sampled_addmm(at, a, b, *_, out=None, **kw): return matmul(entries(at), a[1], 1, extra=2 * entries(at))
+@own_rule("sparse_sampled_addmm", category="matmul")
+def _sampled_addmm(at, a, b): return matmul(entries(at), a[1], 1, extra=2 * entries(at))
 
-@rule(*aten_names("bmm"), category="matmul")
-def _bmm(a, b, *_, out=None, **kw): return matmul(entries(a), b[2], 1)
+@own_rule("bmm", category="matmul")
+def _bmm(a, b): return matmul(entries(a), b[2], 1)
 
-@rule(*aten_names("baddbmm baddbmm_"), category="matmul")
-def _baddbmm(bias, a, b, *_, out=None, **kw):
+@own_rule("baddbmm baddbmm_", category="matmul")
+def _baddbmm(bias, a, b, *, out, **kw):
     return matmul(a[1], a[2], b[2], batch=a[0], extra=_sum(math.prod(out), **kw))
 
 # %% ../../nbs/work/contractions.ipynb #7a1ec427
-@rule(*aten_names("mv"), category="matmul")
-def _mv(a, x, *_, out=None, **kw): return matmul(entries(a), 1, 1)
+@own_rule("mv", category="matmul")
+def _mv(a, x): return matmul(entries(a), 1, 1)
 
-@rule(*aten_names("addmv addmv_"), category="matmul")
-def _addmv(bias, a, x, *_, out=None, **kw): return matmul(entries(a), 1, 1, extra=_sum(a[0], **kw))
+@own_rule("addmv addmv_", category="matmul")
+def _addmv(bias, a, x, **kw): return matmul(entries(a), 1, 1, extra=_sum(a[0], **kw))
 
-@rule(*aten_names("dot vdot"), category="matmul")
-def _dot(a, b, *_, out=None, **kw): return matmul(1, a[0], 1)
+@own_rule("dot vdot", category="matmul")
+def _dot(a, b): return matmul(1, a[0], 1)
 
-@rule(*aten_names("addr addr_"), category="matmul")
-def _addr(bias, x, y, *_, out=None, **kw): return matmul(x[0], 1, y[0], extra=_sum(x[0] * y[0], **kw))
+@own_rule("addr addr_", category="matmul")
+def _addr(bias, x, y, **kw): return matmul(x[0], 1, y[0], extra=_sum(x[0] * y[0], **kw))
 
-@rule(*aten_names("addbmm addbmm_"), category="matmul")
-def _addbmm(bias, a, b, *_, out=None, **kw):
+@own_rule("addbmm addbmm_", category="matmul")
+def _addbmm(bias, a, b, **kw):
     return matmul(a[1], a[2], b[2], batch=a[0], extra=_sum(a[1] * b[2], **kw))
 
-@rule(*aten_names("linear mkldnn_linear"), category="matmul")
-def _linear(x, w, bias=None, *_, out=None, **kw):
+@own_rule("linear mkldnn_linear", category="matmul")
+def _linear(x, w, bias=None, *, out):
     return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) if isinstance(bias, tuple) else 0)
 
-@rule("mkl::_mkl_linear", category="matmul")
-def _mkl_linear(x, packed, w, bias=None, *_, out=None, **kw): return _linear(x, w, bias, out=out)
+@own_rule("mkl::_mkl_linear", category="matmul")
+def _mkl_linear(x, packed, w, bias=None, *, out): return _linear(x, w, bias, out=out)
 
-@rule("mkldnn::_linear_pointwise", category="matmul")
-def _linear_pointwise(x, *rest, out=None, **kw):
+@own_rule("mkldnn::_linear_pointwise", category="matmul")
+def _linear_pointwise(x, *rest, out):
     "Count a product, then what a compiler has fused with it: a bias, and a sum with another tensor."
     return matmul(math.prod(x[:-1]), x[-1], out[-1], extra=math.prod(out) * (count_tensors(*rest) - 1))
 
-@rule(*aten_names("_scaled_mm"), category="matmul")
-def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *_, out=None, **kw):
+@own_rule("_scaled_mm", category="matmul")
+def _scaled_mm(a, b, scale_a=None, scale_b=None, bias=None, *, out):
     return matmul(a[0], a[1], b[1], extra=math.prod(out) * (2 if bias else 1))
 
-@rule(*aten_names("_scaled_mm_v2"), category="matmul")
-def _scaled_mm_v2(a, b, *_, out=None, **kw): return matmul(a[0], a[1], b[1], extra=math.prod(out))
+@own_rule("_scaled_mm_v2", category="matmul")
+def _scaled_mm_v2(a, b, *, out): return matmul(a[0], a[1], b[1], extra=math.prod(out))
 
-@rule("torch_nn::_linear_cross_entropy_batch_chunked", category="matmul")
-def _linear_cross_entropy(x, w, *rest, out=None, **kw):
+@own_rule("torch_nn::_linear_cross_entropy_batch_chunked", category="matmul")
+def _linear_cross_entropy(x, w, *rest):
     "Count the logits, and where they are asked for, the gradients of the input and of the weight."
     products = 1 + sum(bool(asked) for asked in rest[-3:-1])
     return matmul(x[0], x[1], w[0], batch=products, extra=softmax_cost * x[0] * w[0])
 
-@rule("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", category="matmul")
-def _linear_losses(x, w, *_, out=None, **kw): return matmul(x[0], x[1], w[0], extra=softmax_cost * x[0] * w[0])
+@own_rule("torch_nn::_linear_cross_entropy_batch_chunked_no_reduction", category="matmul")
+def _linear_losses(x, w): return matmul(x[0], x[1], w[0], extra=softmax_cost * x[0] * w[0])
 
 def _group_ends(values):
     "Return the tensor with the ends of groups among the arguments of a grouped product: the one of integers."
@@ -121,17 +121,17 @@ def _grouped_products(a, b, ends):
     if len(a) == len(b): return m * places * n, groups * m * n
     return (places * k * n, places * n) if len(a) == 2 else (m * k * places, m * places)
 
-@rule(*aten_names("_grouped_mm"), "transformers::grouped_mm_fallback", category="matmul")
-def _grouped_mm(a, b, *rest, out=None, **kw):
+@own_rule("_grouped_mm transformers::grouped_mm_fallback", category="matmul")
+def _grouped_mm(a, b, *rest, **kw):
     return matmul(_grouped_products(a, b, _group_ends((*rest, *kw.values())))[0], 1, 1)
 
-@rule(*aten_names("_scaled_grouped_mm _scaled_grouped_mm_v2"), category="matmul")
-def _scaled_grouped_mm(a, b, *rest, out=None, **kw):
+@own_rule("_scaled_grouped_mm _scaled_grouped_mm_v2", category="matmul")
+def _scaled_grouped_mm(a, b, *rest, **kw):
     macs, results = _grouped_products(a, b, _group_ends((*rest, *kw.values())))
     return matmul(macs, 1, 1, extra=results)
 
-@rule("transformers::grouped_mm_fallback_backward", category="matmul")
-def _grouped_fallback_backward(a, b, ends, grad, *_, out=None, **kw):
+@own_rule("transformers::grouped_mm_fallback_backward", category="matmul")
+def _grouped_fallback_backward(a, b, ends, grad):
     return matmul(_grouped_products(a, b, ends.tensor)[0], 1, 1, batch=2)
 
 # %% ../../nbs/work/contractions.ipynb #55b90544
@@ -143,32 +143,32 @@ def convolution(
     "Count 2 FLOPs for each weight at each place."
     return matmul(math.prod(at), math.prod(w[1:]), 1, extra=extra)
 
-@rule(*aten_names("convolution _convolution convolution_overrideable"), category="convolution")
+@own_rule("convolution _convolution convolution_overrideable", category="convolution")
 def _convolution(x, w, bias, stride, padding, dilation, transposed, *_, out=None, **kw):
     return convolution(x if transposed else out, w, math.prod(out) if bias else 0)
 
-@rule(*aten_names("""mkldnn_convolution cudnn_convolution miopen_convolution conv_depthwise3d _conv_depthwise2d
-    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward slow_conv_dilated2d slow_conv_dilated3d"""),
+@own_rule("""mkldnn_convolution cudnn_convolution miopen_convolution conv_depthwise3d _conv_depthwise2d
+    slow_conv3d_forward thnn_conv2d _slow_conv2d_forward slow_conv_dilated2d slow_conv_dilated3d""",
       category="convolution")
-def _plain_convolution(x, w, *rest, out=None, **kw): return convolution(out, w, math.prod(out) * count_tensors(*rest))
+def _plain_convolution(x, w, *rest, out): return convolution(out, w, math.prod(out) * count_tensors(*rest))
 
-@rule(*aten_names("conv_tbc"), category="convolution")
+@own_rule("conv_tbc", category="convolution")
 def _conv_tbc(x, w, bias, *_, out=None, **kw):
     "Count over time, with the channels last: a weight is kernel × channels in × channels out, and a bias is there."
     return matmul(math.prod(out), math.prod(w[:2]), 1, extra=math.prod(out))
 
-@rule("mkldnn::_convolution_pointwise", category="convolution")
-def _convolution_pointwise(x, w, *rest, out=None, **kw):
+@own_rule("mkldnn::_convolution_pointwise", category="convolution")
+def _convolution_pointwise(x, w, *rest, out):
     "Count a convolution; `rest` begins with the weight, where `w` is another tensor that is added to the result."
     if rest and isinstance(rest[0], Shape) and len(rest[0]) > 1: w = rest[0]
     return _plain_convolution(x, w, *rest, out=out)
 
-@rule("mkldnn::_convolution_transpose_pointwise", category="convolution")
-def _transposed_pointwise(x, w, bias, padding, output_padding, stride, dilation, groups, *_, out=None, **kw):
+@own_rule("mkldnn::_convolution_transpose_pointwise", category="convolution")
+def _transposed_pointwise(x, w, bias, padding, output_padding, stride, dilation, groups, *, out):
     packed = out[1] // groups * math.prod(w[2:])     # channels the other way round
     return matmul(math.prod(x), packed, 1, extra=math.prod(out) * isinstance(bias, Shape))
 
-@rule(*aten_names("convolution_backward"), category="convolution")
+@own_rule("convolution_backward", category="convolution")
 def _convolution_backward(grad, x, w, bias_sizes, stride, padding, dilation, transposed, output_padding, groups, mask,
                           out=None, **kw):
     return matmul(math.prod(x if transposed else grad), math.prod(w[1:]), 1, mask[0] + mask[1],
@@ -221,20 +221,20 @@ def attention_of(
     return Flops(needed * (products + others), needed * products, (every - needed) * products, needed * scores)
 
 # %% ../../nbs/work/contractions.ipynb #21453389
-@rule(*aten_names("_scaled_dot_product_flash_attention_for_cpu"), category="attention")
-def _sdpa_cpu(q, k, v, dropout=0.0, causal=False, *, attn_mask=None, out=None, **kw):
+@own_rule("_scaled_dot_product_flash_attention_for_cpu", category="attention")
+def _sdpa_cpu(q, k, v, dropout=0.0, causal=False, *, attn_mask=None):
     return attention(q, k, v, causal, attn_mask)
 
-@rule(*aten_names("_scaled_dot_product_flash_attention"), category="attention")
-def _sdpa_flash(q, k, v, *rest, out=None, is_causal=False, **kw):
+@own_rule("_scaled_dot_product_flash_attention", category="attention")
+def _sdpa_flash(q, k, v, *rest, is_causal=False):
     return attention(q, k, v, next((a for a in rest if isinstance(a, bool)), is_causal), ends=True)
 
-@rule(*aten_names("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention"), category="attention")
-def _sdpa_biased(q, k, v, bias=None, lse=False, dropout=0.0, causal=False, *_, out=None, **kw):
+@own_rule("_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention", category="attention")
+def _sdpa_biased(q, k, v, bias=None, lse=False, dropout=0.0, causal=False):
     return attention(q, k, v, causal, bias)
 
-@rule(*aten_names("_scaled_dot_product_fused_attention_overrideable"), category="attention")
-def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False, *_, out=None, **kw):
+@own_rule("_scaled_dot_product_fused_attention_overrideable", category="attention")
+def _sdpa_other(q, k, v, bias=None, dropout=0.0, causal=False):
     return attention(q, k, v, causal, bias)
 
 # %% ../../nbs/work/contractions.ipynb #69ec31f6
@@ -242,14 +242,14 @@ def _causal(rest, is_causal):
     "Return whether a backward is causal: the last truth value that it is given."
     return is_causal if is_causal is not None else next((a for a in reversed(rest) if isinstance(a, bool)), False)
 
-@rule(*aten_names("""_scaled_dot_product_flash_attention_for_cpu_backward
+@own_rule("""_scaled_dot_product_flash_attention_for_cpu_backward
     _scaled_dot_product_efficient_attention_backward _scaled_dot_product_cudnn_attention_backward
-    _scaled_dot_product_fused_attention_overrideable_backward"""), category="attention")
+    _scaled_dot_product_fused_attention_overrideable_backward""", category="attention")
 def _sdpa_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
     return attention(q, k, v, _causal(rest, is_causal), backward=True)
 
-@rule(*aten_names("_scaled_dot_product_flash_attention_backward"), category="attention")
-def _sdpa_flash_backward(grad, q, k, v, *rest, out=None, is_causal=None, **kw):
+@own_rule("_scaled_dot_product_flash_attention_backward", category="attention")
+def _sdpa_flash_backward(grad, q, k, v, *rest, is_causal=None):
     return attention(q, k, v, _causal(rest, is_causal), ends=True, backward=True)
 
 # %% ../../nbs/work/contractions.ipynb #0aaaba0f
@@ -274,11 +274,11 @@ def _flex(q, k, v, block_mask, backward=False):
     pairs, every = _block_pairs(q, k, block_mask), math.prod(q.shape[:-1]) * k.shape[-2]
     return pairs if pairs is None else attention_of(pairs, every, q.shape[-1], v.shape[-1], backward=backward)
 
-@rule("higher_order::flex_attention", category="attention", tensors=True)
-def _flex_attention(q, k, v, score_mod, block_mask, *_, out=None, **kw): return _flex(q, k, v, block_mask)
+@own_rule("higher_order::flex_attention", category="attention", tensors=True)
+def _flex_attention(q, k, v, score_mod, block_mask): return _flex(q, k, v, block_mask)
 
-@rule("higher_order::flex_attention_backward", category="attention", tensors=True)
-def _flex_attention_backward(q, k, v, output, lse, grad, grad_lse, forward, joint, block_mask, *_, out=None, **kw):
+@own_rule("higher_order::flex_attention_backward", category="attention", tensors=True)
+def _flex_attention_backward(q, k, v, output, lse, grad, grad_lse, forward, joint, block_mask):
     return _flex(q, k, v, block_mask, backward=True)
 
 # %% ../../nbs/work/contractions.ipynb #d8c4a957
@@ -294,15 +294,14 @@ def _self_attention(q, k, v, width, heads, mask=None):
     to_q, to_k = (_projections(t[0] * t[1], width, width) for t in (q, k))
     return _together(to_q, to_k, to_k, attention(queries, keys, keys, mask=mask), to_q)      # in, and one out
 
-@rule(*aten_names("_native_multi_head_attention"), category="attention")
-def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, need_weights=True, average=True, *_,
-                out=None, **kw):
+@own_rule("_native_multi_head_attention", category="attention")
+def _native_mha(q, k, v, width, heads, qkv_w, qkv_b, proj_w, proj_b, mask=None, need_weights=True, average=True):
     averaged = q[0] * heads * q[1] * k[1] if need_weights and average else 0     # the weights, over the heads
     return _together(_self_attention(q, k, v, width, heads, mask), extra=averaged)
 
-@rule(*aten_names("_transformer_encoder_layer_fwd"), category="attention")
+@own_rule("_transformer_encoder_layer_fwd", category="attention")
 def _encoder_layer(x, width, heads, qkv_w, qkv_b, proj_w, proj_b, use_gelu, norm_first, eps, n1w, n1b, n2w, n2b, w1, b1,
-                   w2, b2, mask=None, *_, out=None, **kw):
+                   w2, b2, mask=None):
     tokens, hidden = x[0] * x[1], w1[0]
     pointwise = tokens * (hidden * (5 if use_gelu else 1) + 2 * width + 2 * 8 * width)   # activation, residuals, norms
     return _together(_self_attention(x, x, x, width, heads, mask), _projections(tokens, width, hidden),
@@ -318,11 +317,11 @@ def recurrent(
     "Return the FLOPs of a recurrent layer over a whole sequence."
     return matmul(steps * batch, inputs + hidden, gates * hidden, extra=steps * batch * hidden * _gate_cost[gates])
 
-@rule(*aten_names("mkldnn_rnn_layer"), category="recurrent")
+@own_rule("mkldnn_rnn_layer", category="recurrent")
 def _mkldnn_rnn(x, w_in, w_hid, *_, out=None, **kw):
     return recurrent(x[0], x[1], w_in[1], w_hid[1], w_in[0] // w_hid[1])
 
-@rule(*aten_names("_cudnn_rnn"), category="recurrent")
+@own_rule("_cudnn_rnn", category="recurrent")
 def _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, batch_first, dropout, train, bidirectional,
                *_, out=None, **kw):
     gates, steps = {0: 1, 1: 1, 2: 4, 3: 3}[mode], math.prod(x[:-1])      # a packed sequence has one dimension for both
@@ -331,18 +330,18 @@ def _cudnn_rnn(x, weights, stride0, buf, hx, cx, mode, hidden, proj, layers, bat
     return Flops(contraction + steps * layers * (2 if bidirectional else 1) * hidden * _gate_cost[gates], contraction)
 
 # %% ../../nbs/work/contractions.ipynb #9fa8ac13
-@rule(*aten_names("mkldnn_rnn_layer_backward"), category="recurrent")      # gradients of inputs and of weights
-def _mkldnn_rnn_backward(*args, out=None, **kw): return Flops(*(2 * f for f in _mkldnn_rnn(*args)))
+@own_rule("mkldnn_rnn_layer_backward", category="recurrent")      # gradients of inputs and of weights
+def _mkldnn_rnn_backward(*args): return Flops(*(2 * f for f in _mkldnn_rnn(*args)))
 
-@rule(*aten_names("_cudnn_rnn_backward"), category="recurrent")
-def _cudnn_rnn_backward(x, weights, stride0, buf, hx, cx, y, grad_y, grad_h, grad_c, *rest, out=None, **kw):
+@own_rule("_cudnn_rnn_backward", category="recurrent")
+def _cudnn_rnn_backward(x, weights, stride0, buf, hx, cx, y, grad_y, grad_h, grad_c, *rest):
     return Flops(*(2 * f for f in _cudnn_rnn(x, weights, stride0, buf, hx, cx, *rest)))
 
-rule(*aten_names("_thnn_fused_lstm_cell_backward_impl"), category="recurrent")(each(2 * _gate_cost[4], of=2))
-rule(*aten_names("_thnn_fused_gru_cell_backward"), category="recurrent")(each(2 * _gate_cost[3]))
+own_rule("_thnn_fused_lstm_cell_backward_impl", category="recurrent")(each(2 * _gate_cost[4], of=2))
+own_rule("_thnn_fused_gru_cell_backward", category="recurrent")(each(2 * _gate_cost[3]))
 
-@rule(*aten_names("_thnn_fused_lstm_cell"), category="recurrent")
-def _lstm_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 4 * _gate_cost[4]
+@own_rule("_thnn_fused_lstm_cell", category="recurrent")
+def _lstm_cell(gates_in): return math.prod(gates_in) // 4 * _gate_cost[4]
 
-@rule(*aten_names("_thnn_fused_gru_cell"), category="recurrent")
-def _gru_cell(gates_in, *_, out=None, **kw): return math.prod(gates_in) // 3 * _gate_cost[3]
+@own_rule("_thnn_fused_gru_cell", category="recurrent")
+def _gru_cell(gates_in): return math.prod(gates_in) // 3 * _gate_cost[3]

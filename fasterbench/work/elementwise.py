@@ -11,42 +11,42 @@ import math
 import torch
 
 from .contractions import softmax_cost
-from .rules import Flops, aten_names, count_tensors, each, entries, rule
+from .rules import Flops, aten_names, count_tensors, each, entries, own_rule
 
 # %% ../../nbs/work/elementwise.ipynb #0793fe95
-@rule(*aten_names("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm"),
+@own_rule("native_batch_norm _native_batch_norm_legit cudnn_batch_norm miopen_batch_norm",
       category="normalisation")
-def _batch_norm(x, w=None, b=None, *rest, out=None, **kw):
+def _batch_norm(x, w=None, b=None, *rest):
     # it follows the running statistics, where there are any
     training = next((r for r in rest if isinstance(r, bool)), False)
     return math.prod(x) * (4 * training + 2 + count_tensors(w, b))
 
-@rule(*aten_names("_batch_norm_with_update"), category="normalisation")
-def _batch_norm_training(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + count_tensors(w, b))
+@own_rule("_batch_norm_with_update", category="normalisation")
+def _batch_norm_training(x, w=None, b=None): return math.prod(x) * (6 + count_tensors(w, b))
 
-@rule(*aten_names("_native_batch_norm_legit_no_training _batch_norm_no_update"), category="normalisation")
+@own_rule("_native_batch_norm_legit_no_training _batch_norm_no_update", category="normalisation")
 def _batch_norm_eval(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + count_tensors(w, b))
 
-@rule(*aten_names("native_layer_norm"), category="normalisation")
-def _layer_norm(x, shape, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + count_tensors(w, b))
+@own_rule("native_layer_norm", category="normalisation")
+def _layer_norm(x, shape, w=None, b=None): return math.prod(x) * (6 + count_tensors(w, b))
 
-@rule(*aten_names("native_group_norm"), category="normalisation")
-def _group_norm(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (6 + count_tensors(w, b))
+@own_rule("native_group_norm", category="normalisation")
+def _group_norm(x, w=None, b=None): return math.prod(x) * (6 + count_tensors(w, b))
 
-@rule(*aten_names("rms_norm _fused_rms_norm"), category="normalisation")
-def _rms_norm(x, shape, w=None, *_, out=None, **kw): return math.prod(x) * (3 + (1 if w else 0))
+@own_rule("rms_norm _fused_rms_norm", category="normalisation")
+def _rms_norm(x, shape, w=None): return math.prod(x) * (3 + (1 if w else 0))
 
 # %% ../../nbs/work/elementwise.ipynb #c51d6311
-rule(*aten_names("""native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward
-    native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward"""),
+own_rule("""native_batch_norm_backward cudnn_batch_norm_backward batch_norm_backward
+    native_layer_norm_backward native_group_norm_backward _fused_rms_norm_backward""",
      category="normalisation")(each(11))
-_softmax = rule(*aten_names("_softmax _log_softmax _safe_softmax _masked_softmax _sparse_softmax _sparse_log_softmax"),
+_softmax = own_rule("_softmax _log_softmax _safe_softmax _masked_softmax _sparse_softmax _sparse_log_softmax",
                 category="activation")(each(softmax_cost))
-rule(*aten_names("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward"),
+own_rule("_softmax_backward_data _log_softmax_backward_data _masked_softmax_backward",
      category="activation")(each(4))
 
 # %% ../../nbs/work/elementwise.ipynb #f27d56d3
-def _reduction(names, *how): return rule(*aten_names(names), category="reduction")(each(*how))
+def _reduction(names, *how): return own_rule(names, category="reduction")(each(*how))
 
 _reduction("""sum prod amax amin max min argmax argmin any all cumsum cumprod cummax cummin nansum aminmax
     _is_all_true _is_any_true bincount histc count_nonzero median nanmedian mode kthvalue
@@ -68,32 +68,32 @@ _reduction("nll_loss_backward nll_loss2d_backward", 2, 0, 2)
 _reduction("_histogramdd_bin_edges", 2)         # minimum, maximum
 
 # %% ../../nbs/work/elementwise.ipynb #fcde5903
-@rule(*aten_names("trace"), category="reduction")
-def _trace(x, *_, out=None, **kw): return min(x)
+@own_rule("trace", category="reduction")
+def _trace(x): return min(x)
 
-_cross = rule(*aten_names("linalg_cross"), category="pointwise")(each(0, 3))      # two products, a difference
+_cross = own_rule("linalg_cross", category="pointwise")(each(0, 3))      # two products, a difference
 
-@rule(*aten_names("isin"), category="reduction")
-def _isin(x, among, *_, out=None, **kw): return math.prod(x) * _comparisons(math.prod(among))
+@own_rule("isin", category="reduction")
+def _isin(x, among): return math.prod(x) * _comparisons(math.prod(among))
 
 # square, add, scale
-rule(*aten_names("_weight_norm_interface _weight_norm_interface_backward"), category="normalisation")(each(3))
+own_rule("_weight_norm_interface _weight_norm_interface_backward", category="normalisation")(each(3))
 
 # %% ../../nbs/work/elementwise.ipynb #0f77248c
-@rule(*aten_names("_cdist_forward _euclidean_dist"), category="reduction")
-def _cdist(a, b, *_, out=None, **kw): return 3 * math.prod(out) * a[-1]      # subtract, square, add
+@own_rule("_cdist_forward _euclidean_dist", category="reduction")
+def _cdist(a, b, *, out): return 3 * math.prod(out) * a[-1]      # subtract, square, add
 
-@rule(*aten_names("dist"), category="reduction")
+@own_rule("dist", category="reduction")
 def _dist(a, b, *_, out=None, **kw): return 3 * math.prod(torch.broadcast_shapes(a, b))
 
-@rule(*aten_names("_pdist_forward"), category="reduction")
-def _pdist(x, *_, out=None, **kw): return 3 * math.prod(out) * x[-1]
+@own_rule("_pdist_forward", category="reduction")
+def _pdist(x, *, out): return 3 * math.prod(out) * x[-1]
 
-@rule(*aten_names("_pdist_backward"), category="reduction")
-def _pdist_backward(grad, x, *_, out=None, **kw): return 4 * math.prod(grad) * x[-1]     # of each pair
+@own_rule("_pdist_backward", category="reduction")
+def _pdist_backward(grad, x): return 4 * math.prod(grad) * x[-1]     # of each pair
 
-@rule(*aten_names("_trilinear"), category="matmul")
-def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
+@own_rule("_trilinear", category="matmul")
+def _trilinear(a, b, c, expand_a, expand_b, expand_c):
     "Count three factors over the space of all their dimensions: one product more than a contraction of two."
     space = {}
     for shape, new in ((a, expand_a), (b, expand_b), (c, expand_c)):
@@ -103,57 +103,57 @@ def _trilinear(a, b, c, expand_a, expand_b, expand_c, *_, out=None, **kw):
     points = math.prod(space.values())
     return Flops(3 * points, 2 * points)
 
-@rule(*aten_names("_ctc_loss"), category="reduction")
+@own_rule("_ctc_loss", category="reduction")
 # three-way log-sum-exp per step and extended label
-def _ctc_loss(log_probs, targets, *_, out=None, **kw): return 8 * log_probs[0] * math.prod(targets) * 2
+def _ctc_loss(log_probs, targets): return 8 * log_probs[0] * math.prod(targets) * 2
 
-@rule(*aten_names("_ctc_loss_backward"), category="reduction")
-def _ctc_loss_backward(grad, log_probs, targets, *_, out=None, **kw):
+@own_rule("_ctc_loss_backward", category="reduction")
+def _ctc_loss_backward(grad, log_probs, targets):
     return 8 * log_probs[0] * math.prod(targets) * 2 + 3 * math.prod(log_probs)
 
 def _comparisons(n): return math.ceil(math.log2(max(n, 2)))
 
 # %% ../../nbs/work/elementwise.ipynb #62dd09f2
-@rule(*aten_names("sort argsort unique_dim msort"), category="reduction")
-def _sort(x, dim=-1, *_, out=None, **kw):
+@own_rule("sort argsort unique_dim msort", category="reduction")
+def _sort(x, dim=-1, **kw):
     dim = kw.get("dim", dim)
     return math.prod(x) * _comparisons(x[dim if isinstance(dim, int) and not isinstance(dim,
         bool) else -1] if len(x) else 1)
 
-@rule(*aten_names("_unique2"), category="reduction")
-def _unique(x, *_, out=None, **kw): return math.prod(x) * _comparisons(math.prod(x))
+@own_rule("_unique2", category="reduction")
+def _unique(x): return math.prod(x) * _comparisons(math.prod(x))
 
-@rule(*aten_names("topk"), category="reduction")
-def _topk(x, k, dim=-1, *_, out=None, **kw): return math.prod(x) * _comparisons(x[dim] if len(x) else 1)
+@own_rule("topk", category="reduction")
+def _topk(x, k, dim=-1): return math.prod(x) * _comparisons(x[dim] if len(x) else 1)
 
-@rule(*aten_names("searchsorted"), category="reduction")
-def _searchsorted(sequence, x, *_, out=None, **kw): return math.prod(out) * _comparisons(sequence[-1])
+@own_rule("searchsorted", category="reduction")
+def _searchsorted(sequence, x, *, out): return math.prod(out) * _comparisons(sequence[-1])
 
-@rule(*aten_names("bucketize"), category="reduction")
-def _bucketize(x, boundaries, *_, out=None, **kw): return math.prod(out) * _comparisons(boundaries[-1])
+@own_rule("bucketize", category="reduction")
+def _bucketize(x, boundaries, *, out): return math.prod(out) * _comparisons(boundaries[-1])
 
-@rule(*aten_names("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"), category="reduction")
-def _histogram(x, *_, out=None, **kw): return math.prod(x) * _comparisons(max(out, default=1))
+@own_rule("histogram _histogramdd_from_bin_cts _histogramdd_from_bin_tensors", category="reduction")
+def _histogram(x, *, out): return math.prod(x) * _comparisons(max(out, default=1))
 
 # %% ../../nbs/work/elementwise.ipynb #965222ff
-@rule(*aten_names("_embedding_bag_backward _embedding_bag_dense_backward"), category="embedding")
-def _embedding_bag_backward(grad, indices, *_, out=None, **kw): return math.prod(indices) * grad[-1]
+@own_rule("_embedding_bag_backward _embedding_bag_dense_backward", category="embedding")
+def _embedding_bag_backward(grad, indices): return math.prod(indices) * grad[-1]
 
-_embedding_backward = rule(*aten_names("embedding_dense_backward"), category="embedding")(each())
+_embedding_backward = own_rule("embedding_dense_backward", category="embedding")(each())
 
-@rule(*aten_names("embedding_renorm_"), category="embedding")      # square, add, scale
-def _embedding_renorm(table, indices, *_, out=None, **kw): return 3 * math.prod(indices) * table[-1]
+@own_rule("embedding_renorm_", category="embedding")      # square, add, scale
+def _embedding_renorm(table, indices): return 3 * math.prod(indices) * table[-1]
 
-@rule(*aten_names("_cdist_backward"), category="reduction")
-def _cdist_backward(grad, a, b, *_, out=None, **kw): return 4 * math.prod(grad) * a[-1]
+@own_rule("_cdist_backward", category="reduction")
+def _cdist_backward(grad, a, b): return 4 * math.prod(grad) * a[-1]
 
-@rule(*aten_names("_embedding_bag _embedding_bag_forward_only"), category="embedding")
-def _embedding_bag(table, indices, offsets, scale=False, mode=0, sparse=False, weights=None, *_, out=None, **kw):
+@own_rule("_embedding_bag _embedding_bag_forward_only", category="embedding")
+def _embedding_bag(table, indices, offsets, scale=False, mode=0, sparse=False, weights=None, *, out):
     mean, weighted = mode == 1, weights is not None
     return math.prod(indices) * table[-1] * (1 + weighted) + math.prod(out) * mean
 
-@rule(*aten_names("_embedding_bag_per_sample_weights_backward"), category="embedding")
-def _bag_weights_backward(grad, table, indices, *_, out=None, **kw): return 2 * math.prod(indices) * grad[-1]
+@own_rule("_embedding_bag_per_sample_weights_backward", category="embedding")
+def _bag_weights_backward(grad, table, indices): return 2 * math.prod(indices) * grad[-1]
 
 # %% ../../nbs/work/elementwise.ipynb #bc9859b7
 _several = {1: """hardshrink_backward softshrink_backward rrelu_with_noise_backward floor_divide remainder fmod
@@ -183,7 +183,7 @@ def pointwise_cost(
     "Return the FLOPs per output element of a pointwise operator."
     return _pointwise.get(name, 1)
 
-@rule(*aten_names("add sub rsub"), category="pointwise")
+@own_rule("add sub rsub", category="pointwise")
 def _add(*terms, out=None, alpha=1, **kw):
     "Count an addition where every term stores an element."
     stored = [entries(t) for t in terms if getattr(t, "entries", None) is not None]
@@ -193,50 +193,50 @@ def is_known_pointwise(name:str)->bool: return name in _pointwise
 
 def is_activation(name:str)->bool: return name in _activations
 
-rule(*aten_names("native_dropout"), category="activation")(each(2))
-rule(*aten_names("glu"), category="activation")(each(0, 2))
+own_rule("native_dropout", category="activation")(each(2))
+own_rule("glu", category="activation")(each(0, 2))
 
 # %% ../../nbs/work/elementwise.ipynb #17abe9ad
-rule(*aten_names("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max
+own_rule("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil _foreach_clamp_max
     _foreach_clamp_min _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp
     _foreach_expm1 _foreach_floor _foreach_frac _foreach_lgamma _foreach_log _foreach_log10
     _foreach_log1p _foreach_log2 _foreach_max _foreach_maximum _foreach_minimum _foreach_mul
     _foreach_neg _foreach_pow _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
-    _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc"""),
+    _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc""",
      category="optimizer")(each())
-rule(*aten_names("_foreach_norm _foreach_powsum"), category="optimizer")(each(2))
-rule(*aten_names("_foreach_lerp"), category="optimizer")(each(3))
-rule(*aten_names("_amp_foreach_non_finite_check_and_unscale"), category="optimizer")(each(2))    # a check, a product
-rule(*aten_names("_amp_update_scale"), category="optimizer")(each())
-rule(*aten_names("_foreach_zero _foreach_copy"), category="optimizer")(each(0))
+own_rule("_foreach_norm _foreach_powsum", category="optimizer")(each(2))
+own_rule("_foreach_lerp", category="optimizer")(each(3))
+own_rule("_amp_foreach_non_finite_check_and_unscale", category="optimizer")(each(2))    # a check, a product
+own_rule("_amp_update_scale", category="optimizer")(each())
+own_rule("_foreach_zero _foreach_copy", category="optimizer")(each(0))
 
-@rule(*aten_names("_foreach_add _foreach_sub"), category="optimizer")
+@own_rule("_foreach_add _foreach_sub", category="optimizer")
 def _foreach_add(tensors, *_, out=None, alpha=1, **kw): return entries(tensors) * (1 if alpha == 1 else 2)
 
-@rule(*aten_names("addcmul addcdiv"), category="pointwise")
-def _addcmul(x, a, b, *_, out=None, value=1, **kw): return math.prod(out) * (2 if value == 1 else 3)
+@own_rule("addcmul addcdiv", category="pointwise")
+def _addcmul(x, a, b, *, out, value=1): return math.prod(out) * (2 if value == 1 else 3)
 
-@rule(*aten_names("_foreach_addcmul _foreach_addcdiv"), category="optimizer")
+@own_rule("_foreach_addcmul _foreach_addcdiv", category="optimizer")
 def _foreach_addcmul(tensors, a, b, values=1, *_, out=None, value=1, scalars=None, **kw):
     values = scalars if scalars is not None else value if values == 1 else values
     each = values if isinstance(values, list) and len(values) == len(tensors) else [values] * len(tensors)
     return sum(math.prod(t) * (2 if v == 1 else 3) for t, v in zip(tensors, each))
 
 # %% ../../nbs/work/elementwise.ipynb #ac8c817e
-@rule(*aten_names("_fused_sgd"), category="optimizer")
+@own_rule("_fused_sgd", category="optimizer")
 def _fused_sgd(tensors, grads, buffers, *_, weight_decay=0, momentum=0, dampening=0, nesterov=False,
                is_first_step=False, out=None, **kw):
     average = 0 if is_first_step or not momentum else 3 if dampening else 2
     return entries(tensors) * (2 + 2 * bool(weight_decay) + average + 2 * bool(momentum and nesterov))
 
 def _fused_adam(decay):
-    def adam(tensors, *_, weight_decay=0, amsgrad=False, out=None, **kw):
+    def adam(tensors, *, weight_decay=0, amsgrad=False):
         return entries(tensors) * (13 + decay * bool(weight_decay) + bool(amsgrad))
     return adam
 
-rule(*aten_names("_fused_adam"), category="optimizer")(_fused_adam(2))
-rule(*aten_names("_fused_adamw"), category="optimizer")(_fused_adam(1))
+own_rule("_fused_adam", category="optimizer")(_fused_adam(2))
+own_rule("_fused_adamw", category="optimizer")(_fused_adam(1))
 
-@rule(*aten_names("_fused_adagrad"), category="optimizer")
-def _fused_adagrad(tensors, *_, weight_decay=0, out=None, **kw):
+@own_rule("_fused_adagrad", category="optimizer")
+def _fused_adagrad(tensors, *, weight_decay=0):
     return entries(tensors) * (7 + 2 * bool(weight_decay))

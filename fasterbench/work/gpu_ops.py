@@ -9,7 +9,7 @@ __all__ = []
 import math
 
 from .contractions import attention, convolution, heads_first
-from .rules import Shape, aten_names, count_tensors, each, rule
+from .rules import Shape, count_tensors, each, own_rule, rule
 
 # %% ../../nbs/work/gpu_ops.ipynb #f2a79fe2
 def _packed_batch(lengths, *tensors): return isinstance(lengths, Shape) or any(len(t) != 4 for t in tensors)
@@ -30,35 +30,37 @@ def _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=False):
                      left=window - 1 if isinstance(window, int) and window > 0 else None, backward=backward)
 
 # %% ../../nbs/work/gpu_ops.ipynb #351f300f
-@rule(*aten_names("_flash_attention_forward"), category="attention")
+@own_rule("_flash_attention_forward", category="attention")
 def _flash_forward(q, k, v, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False, *_, out=None,
                    **kw): return _flash_attention(q, k, v, lengths, causal, kw)
 
-@rule(*aten_names("_flash_attention_forward_no_dropout_inplace"), category="attention")
-def _flash_inplace(result, *rest, out=None, **kw): return _flash_forward(*rest, out=out, **kw)
+@own_rule("_flash_attention_forward_no_dropout_inplace", category="attention")
+def _flash_inplace(result, *rest, out, **kw): return _flash_forward(*rest, out=out, **kw)
 
-@rule(*aten_names("_efficient_attention_forward"), category="attention")
-def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, mask_type=0,
-                       *_, out=None, **kw): return _efficient_attention(q, k, v, bias, lengths, mask_type, kw)
+@own_rule("_efficient_attention_forward", category="attention")
+def _efficient_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0,
+                       mask_type=0, **kw):
+    return _efficient_attention(q, k, v, bias, lengths, mask_type, kw)
 
-@rule(*aten_names("_cudnn_attention_forward"), category="attention")
+@own_rule("_cudnn_attention_forward", category="attention")
 def _cudnn_forward(q, k, v, bias=None, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=False, dropout=0.0,
-                   causal=False, *_, out=None, **kw):
+                   causal=False):
     return None if _packed_batch(lengths, q, k, v) else attention(q, k, v, causal=causal, mask=bool(bias))
 
 # %% ../../nbs/work/gpu_ops.ipynb #234f5e15
-@rule(*aten_names("_flash_attention_backward"), category="attention")
-def _flash_backward(grad, q, k, v, o, lse, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0, causal=False,
-                    *_, out=None, **kw): return _flash_attention(q, k, v, lengths, causal, kw, backward=True)
+@own_rule("_flash_attention_backward", category="attention")
+def _flash_backward(grad, q, k, v, o, lse, lengths=None, lengths_k=None, max_q=0, max_k=0, dropout=0.0,
+                    causal=False, **kw):
+    return _flash_attention(q, k, v, lengths, causal, kw, backward=True)
 
-@rule(*aten_names("_efficient_attention_backward"), category="attention")
-def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=None, dropout=0.0,
-                        seed=None, offset=None, mask_type=0, *_, out=None, **kw):
+@own_rule("_efficient_attention_backward", category="attention")
+def _efficient_backward(grad, q, k, v, bias, o, lengths=None, lengths_k=None, max_q=0, max_k=0, lse=None,
+                        dropout=0.0, seed=None, offset=None, mask_type=0, **kw):
     return _efficient_attention(q, k, v, bias, lengths, mask_type, kw, backward=True)
 
-@rule(*aten_names("_cudnn_attention_backward"), category="attention")
+@own_rule("_cudnn_attention_backward", category="attention")
 def _cudnn_backward(grad, q, k, v, o, lse, seed, offset, bias, lengths=None, lengths_k=None, max_q=0, max_k=0,
-                    dropout=0.0, causal=False, *_, out=None, **kw):
+                    dropout=0.0, causal=False):
     return None if _packed_batch(lengths, q, k, v) else attention(q, k, v, causal, backward=True)
 
 # %% ../../nbs/work/gpu_ops.ipynb #e15894a9
@@ -67,15 +69,15 @@ for _name, *_how in (("batch_norm_stats", 4), ("batch_norm_gather_stats", 4, 0, 
                      ("batch_norm_backward_elemt", 6), ("miopen_batch_norm_backward", 11, 0, 1)):
     rule(f"aten::{_name}", category="normalisation")(each(*_how))
 
-@rule(*aten_names("batch_norm_elemt"), category="normalisation")
-def _elemt(x, w=None, b=None, *_, out=None, **kw): return math.prod(x) * (2 + count_tensors(w, b))
+@own_rule("batch_norm_elemt", category="normalisation")
+def _elemt(x, w=None, b=None): return math.prod(x) * (2 + count_tensors(w, b))
 
 # %% ../../nbs/work/gpu_ops.ipynb #d9c62b19
-@rule(*aten_names("""cudnn_convolution_transpose miopen_convolution_transpose slow_conv_transpose2d
-    slow_conv_transpose3d"""), category="convolution")
-def _transposed(x, w, *rest, out=None, **kw): return convolution(x, w, math.prod(out) * bool(count_tensors(*rest)))
+@own_rule("""cudnn_convolution_transpose miopen_convolution_transpose slow_conv_transpose2d
+    slow_conv_transpose3d""", category="convolution")
+def _transposed(x, w, *rest, out): return convolution(x, w, math.prod(out) * bool(count_tensors(*rest)))
 
-@rule(*aten_names("""cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu
-    miopen_convolution_add_relu"""), category="convolution")
-def _fused_convolution(x, w, *rest, out=None, **kw):
+@own_rule("""cudnn_convolution_relu cudnn_convolution_add_relu miopen_convolution_relu
+    miopen_convolution_add_relu""", category="convolution")
+def _fused_convolution(x, w, *rest, out):
     return convolution(out, w, math.prod(out) * (1 + count_tensors(*rest)))

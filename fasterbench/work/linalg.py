@@ -10,94 +10,93 @@ import math
 
 import torch
 
-from .rules import aten_names, has_data, rule
+from .rules import has_data, own_rule
 
 # %% ../../nbs/work/linalg.ipynb #9faf6f38
 def _batch(a): return math.prod(a[:-2])
 
 def _long_and_short(a): return max(a[-2:]), min(a[-2:])
 
-@rule(*aten_names("linalg_cholesky_ex cholesky"), category="other")
-def _cholesky(a, *_, out=None, **kw): return _batch(a) * a[-1]**3 / 3
+@own_rule("linalg_cholesky_ex cholesky")
+def _cholesky(a): return _batch(a) * a[-1]**3 / 3
 
-@rule(*aten_names("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info"),
-      category="other")
-def _lu(a, *_, out=None, **kw):
+@own_rule("linalg_lu_factor_ex linalg_lu _linalg_det _linalg_slogdet linalg_ldl_factor_ex _lu_with_info")
+def _lu(a):
     m, n = _long_and_short(a)
     return _batch(a) * (m * n**2 - n**3 / 3)
 
-@rule(*aten_names("linalg_inv_ex"), category="other")
-def _inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3
+@own_rule("linalg_inv_ex")
+def _inverse(a): return _batch(a) * 2 * a[-1]**3
 
-@rule(*aten_names("cholesky_inverse"), category="other")
-def _cholesky_inverse(a, *_, out=None, **kw): return _batch(a) * 2 * a[-1]**3 / 3
+@own_rule("cholesky_inverse")
+def _cholesky_inverse(a): return _batch(a) * 2 * a[-1]**3 / 3
 
 # %% ../../nbs/work/linalg.ipynb #d6c7ffda
-@rule(*aten_names("geqrf linalg_householder_product orgqr"), category="other")
-def _householder(a, *_, out=None, **kw):
+@own_rule("geqrf linalg_householder_product orgqr")
+def _householder(a):
     m, n = _long_and_short(a)
     return _batch(a) * 2 * n**2 * (m - n / 3)
 
-@rule(*aten_names("linalg_qr"), category="other")
-def _qr(a, mode="reduced", *_, out=None, **kw):
+@own_rule("linalg_qr")
+def _qr(a, mode="reduced"):
     m, n = _long_and_short(a)
     q = dict(r=0, reduced=_householder(a), complete=_batch(a) * 4 * (m**2 * n - m * n**2 + n**3 / 3))
     return _householder(a) + q[mode]
 
-@rule(*aten_names("ormqr"), category="other")
-def _ormqr(a, tau, c, *_, out=None, **kw): return 4 * tau[-1] * math.prod(c)
+@own_rule("ormqr")
+def _ormqr(a, tau, c): return 4 * tau[-1] * math.prod(c)
 
 # %% ../../nbs/work/linalg.ipynb #0bbd8d19
-@rule(*aten_names("_linalg_svd"), category="other")
-def _svd(a, full=False, vectors=True, *_, out=None, **kw):
+@own_rule("_linalg_svd")
+def _svd(a, full=False, vectors=True):
     m, n = _long_and_short(a)
     if not vectors: return _batch(a) * (4 * m * n**2 - 4 * n**3 / 3)
     return _batch(a) * (4 * m**2 * n + 8 * m * n**2 + 9 * n**3 if full else 14 * m * n**2 + 8 * n**3)
 
-@rule("prims::svd", category="other")
-def _prim_svd(a, full_matrices=False, *_, out=None, **kw): return _svd(a, full_matrices)
+@own_rule("prims::svd")
+def _prim_svd(a, full_matrices=False): return _svd(a, full_matrices)
 
-@rule(*aten_names("linalg_polar"), category="other")
-def _polar(a, *_, out=None, **kw):
+@own_rule("linalg_polar")
+def _polar(a):
     "Count, from U·S·Vᴴ, U·Vᴴ and V·S·Vᴴ, with its rows scaled before and its two triangles averaged after."
     m, n = _long_and_short(a)
     return _svd(a) + _batch(a) * (2 * m * n**2 + 2 * n**3 + 3 * n**2)
 
-@rule(*aten_names("linalg_matrix_sqrth"), category="other")
-def _matrix_root(a, *_, out=None, **kw):
+@own_rule("linalg_matrix_sqrth")
+def _matrix_root(a):
     "Count, from V·λ·Vᴴ, √λ and then V·√λ·Vᴴ in the same way."
     return _eigh(a) + _batch(a) * (2 * a[-1] + 2 * a[-1]**3 + 3 * a[-1]**2)
 
-@rule(*aten_names("linalg_pinv"), category="other")
-def _pseudoinverse(a, *_, out=None, **kw): return _svd(a) + 2 * math.prod(a) * min(a[-2:])
+@own_rule("linalg_pinv")
+def _pseudoinverse(a): return _svd(a) + 2 * math.prod(a) * min(a[-2:])
 
-@rule(*aten_names("_linalg_eigh"), category="other")
-def _eigh(a, uplo="L", vectors=True, *_, out=None, **kw): return _batch(a) * a[-1]**3 * (9 if vectors else 4 / 3)
+@own_rule("_linalg_eigh")
+def _eigh(a, uplo="L", vectors=True): return _batch(a) * a[-1]**3 * (9 if vectors else 4 / 3)
 
-@rule(*aten_names("linalg_eig"), category="other")
-def _eig(a, *_, out=None, **kw): return _batch(a) * 25 * a[-1]**3
+@own_rule("linalg_eig")
+def _eig(a): return _batch(a) * 25 * a[-1]**3
 
-@rule(*aten_names("_linalg_eigvals linalg_eigvals"), category="other")
-def _eigvals(a, *_, out=None, **kw): return _batch(a) * 10 * a[-1]**3
+@own_rule("_linalg_eigvals linalg_eigvals")
+def _eigvals(a): return _batch(a) * 10 * a[-1]**3
 
 # %% ../../nbs/work/linalg.ipynb #e4e00817
-@rule(*aten_names("_linalg_solve_ex"), category="other")
-def _solve(a, b, *_, out=None, **kw): return _lu(a) + 2 * a[-1] * math.prod(b)
+@own_rule("_linalg_solve_ex")
+def _solve(a, b): return _lu(a) + 2 * a[-1] * math.prod(b)
 
-@rule(*aten_names("linalg_solve_triangular"), category="other")
-def _triangular(a, b, *_, out=None, **kw): return a[-1] * math.prod(b)
+@own_rule("linalg_solve_triangular")
+def _triangular(a, b): return a[-1] * math.prod(b)
 
-@rule(*aten_names("triangular_solve"), category="other")
-def _triangular_old(b, a, *_, out=None, **kw): return a[-1] * math.prod(b)
+@own_rule("triangular_solve")
+def _triangular_old(b, a): return a[-1] * math.prod(b)
 
-@rule(*aten_names("linalg_lu_solve linalg_ldl_solve"), category="other")
-def _solve_factored(lu, pivots, b, *_, out=None, **kw): return 2 * lu[-1] * math.prod(b)
+@own_rule("linalg_lu_solve linalg_ldl_solve")
+def _solve_factored(lu, pivots, b): return 2 * lu[-1] * math.prod(b)
 
-@rule(*aten_names("cholesky_solve _cholesky_solve_helper"), category="other")
-def _cholesky_solve(b, factor, *_, out=None, **kw): return 2 * factor[-1] * math.prod(b)
+@own_rule("cholesky_solve _cholesky_solve_helper")
+def _cholesky_solve(b, factor): return 2 * factor[-1] * math.prod(b)
 
-@rule(*aten_names("linalg_lstsq"), category="other")
-def _lstsq(a, b, *_, out=None, **kw):
+@own_rule("linalg_lstsq")
+def _lstsq(a, b):
     m, n = _long_and_short(a)
     return _householder(a) + 4 * n * math.prod(b) + n * math.prod(b) * n // m      # Qᵀb, then a triangular solve
 
@@ -112,19 +111,19 @@ def _exponential_products(norm, limits):
         if norm <= limit: return products
     return products + max(math.ceil(math.log2(norm / limits[-1])), 0)
 
-@rule(*aten_names("linalg_matrix_exp"), category="other", tensors=True)
-def _matrix_exp(a, *_, out=None, **kw):
+@own_rule("linalg_matrix_exp", tensors=True)
+def _matrix_exp(a):
     if not has_data(a): return None
     norms = a.abs().sum(-2).amax(-1).flatten().tolist() if a.numel() else []
     limits = _largest_norm[torch.float64 if a.dtype in (torch.float64, torch.complex128) else torch.float32]
     return sum(2 * a.shape[-1]**3 * _exponential_products(n, limits) for n in norms)
 
 # %% ../../nbs/work/linalg.ipynb #67c956e1
-@rule(*aten_names("_fft_c2c"), "prims::fft_c2c", category="other")
-def _fft(x, dims=(), *_, dim=(), out=None, **kw):
+@own_rule("_fft_c2c prims::fft_c2c")
+def _fft(x, dims=(), *, dim=()):
     dims = dims or dim
     n = math.prod(x[d] for d in dims)
     return 5 * math.prod(x) * math.log2(n) if n > 1 else 0
 
-@rule(*aten_names("_fft_r2c _fft_c2r"), "prims::fft_r2c", "prims::fft_c2r", category="other")
-def _real_fft(x, dims=(), *_, dim=(), out=None, **kw): return _fft(max(x, out, key=math.prod), dims or dim) / 2
+@own_rule("_fft_r2c _fft_c2r prims::fft_r2c prims::fft_c2r")
+def _real_fft(x, dims=(), *, dim=(), out): return _fft(max(x, out, key=math.prod), dims or dim) / 2

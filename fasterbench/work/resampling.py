@@ -13,7 +13,7 @@ import torch
 
 from ..core.private import unset_fake_temporarily
 from .contractions import convolution
-from .rules import Flops, aten_names, each, has_data, rule, tensors_in
+from .rules import Flops, each, has_data, own_rule, rule, tensors_in
 from .operator_bytes import touches
 
 # %% ../../nbs/work/resampling.ipynb #124c5d92
@@ -21,11 +21,11 @@ def _window_size(kernel, dims): return math.prod(kernel) if len(kernel) > 1 else
 
 def _pools(dims, maximum, average):
     "Make the rules for pooling over `dims` dimensions."
-    @rule(*aten_names(maximum), category="pooling")
-    def max_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * _window_size(kernel, dims)
+    @own_rule(maximum, category="pooling")
+    def max_pool(x, kernel, *, out): return math.prod(out) * _window_size(kernel, dims)
 
-    @rule(*aten_names(average), category="pooling")
-    def avg_pool(x, kernel, *_, out=None, **kw): return math.prod(out) * (_window_size(kernel, dims) + 1)
+    @own_rule(average, category="pooling")
+    def avg_pool(x, kernel, *, out): return math.prod(out) * (_window_size(kernel, dims) + 1)
     return max_pool, avg_pool
 
 _pools(1, "max_pool1d quantized_max_pool1d", "avg_pool1d")
@@ -34,16 +34,16 @@ _max_pool, _avg_pool = _pools(2, """max_pool2d_with_indices max_pool2d mkldnn_ma
 _max_pool_3d, _avg_pool_3d = _pools(3, """max_pool3d_with_indices mkldnn_max_pool3d quantized_max_pool3d
     fractional_max_pool3d""", "avg_pool3d")
 
-_adaptive_avg_pool = rule(*aten_names("""_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
-    mkldnn_adaptive_avg_pool2d"""), category="pooling")(each(1, 1))
-rule(*aten_names("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d"), category="pooling")(each())
+_adaptive_avg_pool = own_rule("""_adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_avg_pool1d
+    mkldnn_adaptive_avg_pool2d""", category="pooling")(each(1, 1))
+own_rule("adaptive_max_pool2d adaptive_max_pool3d adaptive_max_pool1d", category="pooling")(each())
 
-@rule(*aten_names("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
+@own_rule("""max_pool2d_with_indices_backward max_pool3d_with_indices_backward avg_pool2d_backward
     avg_pool3d_backward _adaptive_avg_pool2d_backward _adaptive_avg_pool3d_backward
     adaptive_max_pool2d_backward adaptive_max_pool3d_backward max_pool2d_backward
     mkldnn_max_pool2d_backward mkldnn_max_pool3d_backward fractional_max_pool2d_backward
-    fractional_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward"""), category="pooling")
-def _pool_backward(grad, x, *_, out=None, **kw): return max(math.prod(grad), math.prod(x))
+    fractional_max_pool3d_backward mkldnn_adaptive_avg_pool2d_backward""", category="pooling")
+def _pool_backward(grad, x): return max(math.prod(grad), math.prod(x))
 
 # %% ../../nbs/work/resampling.ipynb #a69ef76e
 _neighbours = {"linear1d": 2, "bilinear2d": 4, "trilinear3d": 8, "bicubic2d": 16}
@@ -52,9 +52,9 @@ for _kind, _n in _neighbours.items():
     rule(f"aten::upsample_{_kind}", category="other")(each(0, 2 * _n))
     rule(f"aten::upsample_{_kind}_backward", category="other")(each(2 * _n))
 
-rule(*aten_names("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
+own_rule("""upsample_nearest1d_backward upsample_nearest2d_backward upsample_nearest3d_backward
     _upsample_nearest_exact1d_backward _upsample_nearest_exact2d_backward
-    _upsample_nearest_exact3d_backward"""), category="other")(each())
+    _upsample_nearest_exact3d_backward""")(each())
 
 def _antialiased(x, out, taps):
     "Count a window along the last axis, then along the one before; `taps` neighbours at a scale of 1 and above."
@@ -63,11 +63,11 @@ def _antialiased(x, out, taps):
     return 2 * (first + math.prod(out) * window(x[-2], out[-2]))
 
 for _kind, _n in (("bilinear2d", 2), ("bicubic2d", 4), ("lanczos2d", 6)):
-    @rule(*aten_names(f"_upsample_{_kind}_aa"), category="other")
-    def _upsample_aa(x, *_, out=None, n=_n, **kw): return _antialiased(x, out, n)
+    @own_rule(f"_upsample_{_kind}_aa")
+    def _upsample_aa(x, *, out, n=_n): return _antialiased(x, out, n)
 
-    @rule(*aten_names(f"_upsample_{_kind}_aa_backward"), category="other")
-    def _upsample_aa_backward(grad, size, before, *_, out=None, n=_n, **kw): return _antialiased(before, grad, n)
+    @own_rule(f"_upsample_{_kind}_aa_backward")
+    def _upsample_aa_backward(grad, size, before, *, n=_n): return _antialiased(before, grad, n)
 
 # %% ../../nbs/work/resampling.ipynb #74067e8b
 def _grid_cost(x, mode):
@@ -75,18 +75,18 @@ def _grid_cost(x, mode):
     dims = len(x) - 2
     return 2 * {0: 2, 1: 0, 2: 4}[mode] ** dims if mode != 1 else 0
 
-@rule(*aten_names("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback"), category="other")
-def _grid_sample(x, grid, mode=0, *_, out=None, **kw): return math.prod(out) * _grid_cost(x, mode)
+@own_rule("grid_sampler_2d grid_sampler_3d cudnn_grid_sampler _grid_sampler_2d_cpu_fallback")
+def _grid_sample(x, grid, mode=0, *, out): return math.prod(out) * _grid_cost(x, mode)
 
-@rule(*aten_names("grid_sampler_2d_backward grid_sampler_3d_backward"), category="other")
-def _grid_sample_backward(grad, x, grid, mode, padding, align, mask, *_, out=None, **kw):
+@own_rule("grid_sampler_2d_backward grid_sampler_3d_backward")
+def _grid_sample_backward(grad, x, grid, mode, padding, align, mask):
     return math.prod(grad) * _grid_cost(x, mode) * (mask[0] + mask[1])      # of the input and of the grid
 
-@rule(*aten_names("cudnn_grid_sampler_backward"), category="other")
-def _cudnn_grid_backward(x, grid, grad, *_, out=None, **kw): return 2 * math.prod(grad) * _grid_cost(x, 0)
+@own_rule("cudnn_grid_sampler_backward")
+def _cudnn_grid_backward(x, grid, grad): return 2 * math.prod(grad) * _grid_cost(x, 0)
 
-@rule(*aten_names("affine_grid_generator"), category="other")
-def _affine_grid(theta, size, *_, out=None, **kw): return 2 * math.prod(out) * theta[-1]
+@own_rule("affine_grid_generator")
+def _affine_grid(theta, size, *, out): return 2 * math.prod(out) * theta[-1]
 
 # %% ../../nbs/work/resampling.ipynb #67a61de2
 def _edges(rois, scale, shift=0.0):
@@ -110,25 +110,24 @@ def _of_samples(bins, each, samples):
     "Count `each` FLOPs for a sample and 1 for a bin, over the shape of all bins, box by box."
     return samples if samples is None else math.prod(bins[1:]) * sum(each * n + 1 for n in samples)
 
-@rule("torchvision::roi_align", category="pooling")
+@own_rule("torchvision::roi_align", category="pooling")
 def _roi_align(x, rois, scale, height, width, samples, aligned=False, *_, out=None, **kw):
     return _of_samples(out, 9, _region_samples(rois, scale, (height, width), samples, aligned))
 
-@rule("torchvision::qroi_align", category="pooling")
-def _quantized_roi_align(x, rois, x_scale, x_zero, rois_scale, rois_zero, *rest, out=None, **kw):
+@own_rule("torchvision::qroi_align", category="pooling")
+def _quantized_roi_align(x, rois, x_scale, x_zero, rois_scale, rois_zero, *rest, out):
     return _roi_align(x, rois, *rest, out=out)
 
-@rule("torchvision::_roi_align_backward", category="pooling")
-def _roi_align_backward(grad, rois, scale, height, width, batch, channels, h, w, samples, aligned=False, *_, out=None,
-                        **kw):
+@own_rule("torchvision::_roi_align_backward", category="pooling")
+def _roi_align_backward(grad, rois, scale, height, width, batch, channels, h, w, samples, aligned=False):
     return _of_samples(grad, 8, _region_samples(rois, scale, (height, width), samples, aligned))
 
-@rule("torchvision::ps_roi_align", category="pooling")
-def _ps_roi_align(x, rois, scale, height, width, samples, *_, out=None, **kw):
+@own_rule("torchvision::ps_roi_align", category="pooling")
+def _ps_roi_align(x, rois, scale, height, width, samples, *, out):
     return _of_samples(out, 9, _region_samples(rois, scale, (height, width), samples))
 
-@rule("torchvision::_ps_roi_align_backward", category="pooling")
-def _ps_roi_align_backward(grad, rois, mapping, scale, height, width, samples, *_, out=None, **kw):
+@own_rule("torchvision::_ps_roi_align_backward", category="pooling")
+def _ps_roi_align_backward(grad, rois, mapping, scale, height, width, samples):
     return _of_samples(grad, 8, _region_samples(rois, scale, (height, width), samples))
 
 def _round(t): return (t.abs() + 0.5).floor() * t.sign()        # half away from zero
@@ -149,18 +148,18 @@ def _of_pixels(bins, pixels, once):
     "Count 1 FLOP for a pixel and `once` for a bin, in every channel."
     return pixels if pixels is None else bins[1] * (sum(pixels) + once * bins[0] * math.prod(bins[2:]))
 
-@rule("torchvision::roi_pool", category="pooling")
-def _roi_pool(x, rois, scale, height, width, *_, out=None, **kw):
+@own_rule("torchvision::roi_pool", category="pooling")
+def _roi_pool(x, rois, scale, height, width, *, out):
     return _of_pixels(out, _pixels(rois, scale, (height, width), x[-2:], 1), 0)
 
-@rule("torchvision::ps_roi_pool", category="pooling")
-def _ps_roi_pool(x, rois, scale, height, width, *_, out=None, **kw):
+@own_rule("torchvision::ps_roi_pool", category="pooling")
+def _ps_roi_pool(x, rois, scale, height, width, *, out):
     return _of_pixels(out, _pixels(rois, scale, (height, width), [n - 1 for n in x[-2:]], 0), 1)
 
 rule("torchvision::_roi_pool_backward", category="pooling")(each(1))
 
-@rule("torchvision::_ps_roi_pool_backward", category="pooling")
-def _ps_roi_pool_backward(grad, rois, mapping, scale, height, width, batch, channels, h, w, *_, out=None, **kw):
+@own_rule("torchvision::_ps_roi_pool_backward", category="pooling")
+def _ps_roi_pool_backward(grad, rois, mapping, scale, height, width, batch, channels, h, w):
     return _of_pixels(grad, _pixels(rois, scale, (height, width), (h, w), 0), 1)
 
 # %% ../../nbs/work/resampling.ipynb #e8c32453
@@ -181,17 +180,17 @@ def _in_bins(x, given, out, most=0, closed=1, channels=1):
 touches("torchvision::ps_roi_pool", "input")(partial(_in_bins, most=1, closed=0))
 
 # %% ../../nbs/work/resampling.ipynb #88101961
-@rule("torchvision::nms", "torchvision::qnms", category="other")
-def _nms(boxes, *_, out=None, **kw): return 13 * boxes[0] * (boxes[0] - 1) // 2
+@own_rule("torchvision::nms torchvision::qnms")
+def _nms(boxes): return 13 * boxes[0] * (boxes[0] - 1) // 2
 
 def _taps(places, x, w): return math.prod(places) // places[1] * x[1] * math.prod(w[2:])     # inputs that are sampled
 
-@rule("torchvision::deform_conv2d", category="convolution")
-def _deform_conv(x, w, offset, mask, bias, *rest, out=None, **kw):
+@own_rule("torchvision::deform_conv2d", category="convolution")
+def _deform_conv(x, w, offset, mask, bias, *rest, out):
     return convolution(out, w, math.prod(out) + (8 + (rest[-1:] == (True,))) * _taps(out, x, w))
 
-@rule("torchvision::_deform_conv2d_backward", category="convolution")
-def _deform_conv_backward(grad, x, w, offset, mask, bias, *rest, out=None, **kw):
+@own_rule("torchvision::_deform_conv2d_backward", category="convolution")
+def _deform_conv_backward(grad, x, w, offset, mask, bias, *rest):
     each = 8 + 8 + 2 * 7 + 6 * (rest[-1:] == (True,))
     once = convolution(grad, w)
     return Flops(2 * once.total + math.prod(grad) + each * _taps(grad, x, w), 2 * once.contraction)

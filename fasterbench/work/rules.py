@@ -11,7 +11,8 @@ from collections.abc import Callable
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, wraps
+from inspect import Parameter, signature
 from itertools import pairwise
 from typing import NamedTuple, TypeVar
 
@@ -184,3 +185,26 @@ def map_tensors(f, value):
 def aten_names(text:str)->list[str]:
     "Return the aten operators that `text` lists, separated by blanks."
     return [f"aten::{n}" for n in text.split()]
+
+def _of_what_it_names(f):
+    "Return `f`, called with the arguments of an operator that it has parameters for; `out` only if it names it."
+    own = signature(f).parameters.values()
+    kinds, names = [p.kind for p in own], {p.name for p in own}
+    every, places = Parameter.VAR_KEYWORD in kinds, kinds.count(Parameter.POSITIONAL_OR_KEYWORD)
+    if Parameter.VAR_POSITIONAL in kinds: places = None
+    @wraps(f)
+    def called(*args, **kwargs):
+        return f(*args[:places], **{k: v for k, v in kwargs.items() if k in names or every and k != "out"})
+    return called
+
+def own_rule(
+    names:str,            # Of operators, separated by blanks; those of aten where none says a namespace
+    category:str="other", # As for `rule`
+    tensors:bool=False,
+)->Callable[[Counted], Counted]:
+    "Register the function below as a rule of this package, which names the arguments of the operators that it needs."
+    def register(f):
+        ops = [n if "::" in n else f"aten::{n}" for n in names.split()]
+        rule(*ops, category=category, tensors=tensors)(_of_what_it_names(f))
+        return f
+    return register

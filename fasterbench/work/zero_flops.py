@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/work/zero_flops.ipynb #9cd01bf2
 import math
 
-from .rules import Shape, aten_names, each, rule
+from .rules import Shape, aten_names, each, own_rule, rule
 from .operator_bytes import indexed_elements
 
 # %% ../../nbs/work/zero_flops.ipynb #c352b7ce
@@ -66,27 +66,27 @@ rule("aten::embedding", category="embedding")(each(0))
 rule("aten::_unsafe_masked_index_put_accumulate", category="data movement")(each(of=3))      # of the values
 
 # %% ../../nbs/work/zero_flops.ipynb #dff891d5
-@rule(*aten_names("scatter scatter_"), category="data movement")
+@own_rule("scatter scatter_", category="data movement")
 def _scatter(x, dim, index, source=None, *rest, out=None, reduce=None, **kw):
     return math.prod(index) if reduce or any(isinstance(r, str) for r in rest) else 0
 
-@rule(*aten_names("index_put index_put_ _index_put_impl_ _unsafe_index_put"), category="data movement", tensors=True)
-def _index_put(x, indices, values, accumulate=False, *_, out=None, **kw):
+@own_rule("index_put index_put_ _index_put_impl_ _unsafe_index_put", category="data movement", tensors=True)
+def _index_put(x, indices, values, accumulate=False):
     if not accumulate: return 0
     places = indexed_elements(x, indices)
     return values.numel() if places is None else places
 
-@rule(*aten_names("put put_"), category="data movement")
-def _put(x, index, source, accumulate=False, *_, out=None, **kw): return math.prod(index) if accumulate else 0
+@own_rule("put put_", category="data movement")
+def _put(x, index, source, accumulate=False): return math.prod(index) if accumulate else 0
 
-@rule(*aten_names("index_add index_add_"), category="data movement")
-def _index_add(x, dim, index, source, *_, out=None, alpha=1, **kw): return math.prod(source) * (1 if alpha == 1 else 2)
+@own_rule("index_add index_add_", category="data movement")
+def _index_add(x, dim, index, source, *, alpha=1): return math.prod(source) * (1 if alpha == 1 else 2)
 
-@rule(*aten_names("scatter_add scatter_add_ scatter_reduce scatter_reduce_"), category="data movement")
+@own_rule("scatter_add scatter_add_ scatter_reduce scatter_reduce_", category="data movement")
 def _scatter_add(x, dim, index, *_, out=None, **kw): return math.prod(index)
 
-@rule(*aten_names("""index_reduce index_reduce_ col2im _segment_reduce segment_reduce unfold_backward
-    _segment_reduce_backward"""), category="data movement")
-def _reduced_source(x, *rest, out=None, **kw):
+@own_rule("""index_reduce index_reduce_ col2im _segment_reduce segment_reduce unfold_backward
+    _segment_reduce_backward""", category="data movement")
+def _reduced_source(x, *rest):
     source = [s for s in rest if isinstance(s, Shape)]
     return math.prod(source[-1]) if source else math.prod(x)
