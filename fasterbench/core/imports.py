@@ -24,6 +24,7 @@ class Awaited:
         if (spec := find_spec(name)) is None: return None
         load = spec.loader.exec_module
         def exec_module(module):
+            vars(spec.loader).pop("exec_module", None)         # a reload is another's
             with self.around(module): load(module)
         spec.loader.exec_module = exec_module
         return spec

@@ -7,9 +7,8 @@ __all__ = ['run']
 
 # %% ../../nbs/running/run_verb.ipynb #56d561e5
 import atexit, builtins, ctypes, importlib.util, io, os, sys, types
-from contextlib import suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
-from importlib.abc import Loader, MetaPathFinder
 from pathlib import Path
 from typing import Annotated, Optional
 
@@ -19,6 +18,7 @@ import typer
 from ..cli.app import (Peaks, Top, app, examples, free_name, given_peaks, notice, output,
                                  switch, usage_error, whole, write)
 from ..cli.ranks import is_first
+from ..core.imports import Awaited
 from ..core.streams import Terminated, print_text, terminated_as_interrupted
 
 # %% ../../nbs/running/run_verb.ipynb #9a6eed5c
@@ -87,32 +87,15 @@ def _shown_by(hook):
     return lambda kind, error, traceback: hook(kind, _cleaned(error), error.__traceback__)
 
 # %% ../../nbs/running/run_verb.ipynb #1b883f7b
-class _Loading(Loader):
-    "Loads a module, and then calls `then`."
-    def __init__(self, spec, then): self.spec, self.loader, self.then = spec, spec.loader, then
-    def create_module(self, spec): return self.loader.create_module(spec)
-    def exec_module(self, module):
-        self.spec.loader = module.__loader__ = self.loader
-        self.loader.exec_module(module)
-        self.then()
-
-class AfterTorch(MetaPathFinder):
-    "Within the context `then()` is called as soon as torch is imported."
-    def __init__(self, then): self.then = then
-
-    def __enter__(self):
-        if "torch" in sys.modules: self.then()
-        else: sys.meta_path.insert(0, self)
-
-    def __exit__(self, *error):
-        if self in sys.meta_path: sys.meta_path.remove(self)
-
-    def find_spec(self, name, path=None, target=None):
-        if name != "torch": return None
-        self.__exit__()
-        spec = importlib.util.find_spec(name)
-        if spec is not None: spec.loader = _Loading(spec, self.then)
-        return spec
+def _after_torch(then):
+    "Make a context within which `then()` is called as soon as torch is imported."
+    @contextmanager
+    def loading(module):
+        yield
+        then()
+    if "torch" not in sys.modules: return Awaited("torch", loading)
+    then()
+    return nullcontext()
 
 # %% ../../nbs/running/run_verb.ipynb #2cba54e7
 def _named(path, name, i):
@@ -170,7 +153,7 @@ class Program:
         failed = (None, None, None)
         atexit.register(lambda: failed[0] is KeyboardInterrupt and _ends_by_signal())       # the first is called last
         try:
-            with AfterTorch(self.watch): self.start()
+            with _after_torch(self.watch): self.start()
         except BaseException as error:
             failed, sys.excepthook = (type(error), error, None), _shown_by(sys.excepthook)
             raise
