@@ -49,7 +49,10 @@ def sum_of_known(rows, name):
     known = [v for v in _values(rows, name) if v is not None]
     return sum(known) if known else None
 
-def greatest(rows, name): return max(_values(rows, name), default=0.0)
+def greatest(rows, name):
+    values = _values(rows, name)
+    return None if None in values else max(values, default=0.0)
+
 def any_of(rows, name): return any(_values(rows, name))
 def sum_by_name(rows, name): return tuple(added_pairs(_values(rows, name)).items())
 
