@@ -296,7 +296,8 @@ def check(
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
     against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine; limits "
                    "in percent need it.", metavar="REF|FILE")=None,
-    rounds:whole("Take N samples of each time, 10 or more, and up to 4N if the limit lies within its confidence interval.  "
+    rounds:whole("Take N samples of each time, 10 or more, and up to 4N if the limit lies within its confidence "
+                 "interval.  "
                  "[default: as in BUDGETS, else 20]", 10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",

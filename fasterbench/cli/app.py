@@ -311,7 +311,8 @@ Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.
                metavar="SHAPE")
 Length = whole("Set the sequence length of a language model in tokens.  [default: 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
-Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured, and cached for 30 days]",
+Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured, and cached "
+               "for 30 days]",
                metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by repeated block, module type, kind of work, or, for kernels of --compile, layer; "

@@ -22,9 +22,9 @@ from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, is_split, limits_text, machine,
-                                        model_name, roofs_text, short_name, step_answer, time_division, time_doubt,
-                                        time_text)
+from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, is_split, limits_text,
+                                        machine, model_name, roofs_text, short_name, step_answer, time_division,
+                                        time_doubt, time_text)
 from ..views.origin import amount_done, batch_of, conditions, long_facts
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
