@@ -584,6 +584,11 @@ def test_a_comparison_says_its_first_line_in_every_form():
     assert [r["time_s"] for r in kept["results"]] == [9.1e-3, 7.1e-3]
     assert line in view.text().split("\n")[0] and line in on_page("pair")
 
+def test_the_page_of_several_results_says_their_times_where_rows_and_total_disagree():
+    from fasterbench.comparing.series import series_of
+    found = series_of([replace(view_of("disagreeing"), call=dict(batch=b)) for b in (1, 2, 4)])
+    assert found._page()["lines"][0] == "time: batch 1 10.00 ms; batch 2 10.00 ms; batch 4 10.00 ms"
+
 def test_the_answer_for_a_training_step_is_the_same_in_every_form():
     "Time, rate, MFU, memory and largest batch: in the terminal, on the page, in CSV and in JSON."
     from fasterbench.comparing.series import series_of

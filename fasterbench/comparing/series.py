@@ -22,9 +22,9 @@ from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, limits_text, machine,
-                                        model_name, roofs_text, short_name, step_answer, time_division, time_doubt,
-                                        time_text)
+from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, is_split, limits_text,
+                                        machine, model_name, roofs_text, short_name, step_answer, time_division,
+                                        time_doubt, time_text)
 from ..views.origin import amount_done, batch_of, conditions, long_facts
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
@@ -318,7 +318,8 @@ class Series(LongView):
     def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
         told = [*self.answers, self.told]
-        lines = self.equations if self.equations and len(self) > 2 and not predicted else [*told, *self.equations]
+        timed = self.equations and all(map(is_split, filter(None, map(divided, self.results))))
+        lines = self.equations if timed and len(self) > 2 and not predicted else [*told, *self.equations]
         held = self.held and len(self) == 2 and is_there("memory")
         tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
         return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,

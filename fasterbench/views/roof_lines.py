@@ -60,8 +60,8 @@ def roof_lines(fig, peaks:HardwarePeaks, levels, box:tuple, color:str=ink, label
         left, dash = max(x0, y0 / l.bandwidth), "solid" if l.capacity is None else ("dash", "dot", "dashdot")[i % 3]
         below = math.log(low / (left * l.bandwidth)) / math.log(top / (left * l.bandwidth))
         _line(fig, f"{l.name} {_rate_label(l.bandwidth, 'B/s')}", (left, top / l.bandwidth), (left * l.bandwidth, top),
-              0.8 * (below if below > 0.4 else 1) if i else 0.66, "bottom right" if i else "top left", labelled, color,
-              dash)
+              (0.92 - 0.12 * i) * (below if below > 0.4 else 1) if i else 0.66,
+              "bottom right" if i else "top left", labelled, color, dash)
     for name, flops in ceilings.items():
         # ceilings that nearly coincide: labels above, below, further left
         slot = slot + 1 if last / flops < 1.6 else 0
