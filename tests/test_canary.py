@@ -88,7 +88,7 @@ elsewhere = {
         _inductor.utils.set_tracing_context_output_strides _dynamo.device_interface
         _dynamo.device_interface.get_interface_for_device utils._triton""",
     "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT
-        _dynamo.eval_frame.DynamoStance""",
+        _dynamo.eval_frame.DynamoStance _higher_order_ops.utils""",
     "engine.backward": """_C _C._autograd _C._autograd._push_saved_tensors_default_hooks _C._current_graph_task_id
                           autograd._engine_run_backward""",
     "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
@@ -97,7 +97,6 @@ elsewhere = {
     "traces.trace_work": "_meta_registrations",
     "probes.probes": "_int_mm _scaled_mm",
     "running.program": "autograd._engine_run_backward",          # is replaced while a program is watched
-    "running.steps": "_higher_order_ops.utils",                  # likewise
     "work.dispatch": "_mkldnn",
     "compiled.kernel_work": "_inductor.dependencies.MemoryDep _inductor.ir.NonOwningLayout "
                             "utils._sympy.functions.FloorDiv utils._sympy.functions.Mod "

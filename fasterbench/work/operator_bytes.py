@@ -153,8 +153,8 @@ def _gathered(t, given, out): return tensors_in(out)[0].numel()
 def _chosen_matrices(t, given, out):
     "Count the elements of the matrices that a choice of experts names, each once."
     index, *more = given["indices"]
-    if not isinstance(t, nn.Parameter) or t.dim() != 3 or more or index.dtype is torch.bool:
-        return _gathered(t, given, out)
+    experts = isinstance(t, nn.Parameter) and t.dim() == 3 and not more
+    if not experts or index.dtype in (torch.bool, torch.uint8): return _gathered(t, given, out)
     return t[0].numel() * named_once(index, len(t))
 
 _tables = "byte 4bit bag_byte bag_4bit bag_byte_rowwise_offsets bag_4bit_rowwise_offsets bag_2bit_rowwise_offsets"
