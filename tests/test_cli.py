@@ -80,6 +80,7 @@ assert {str(tmp_path)!r} not in sys.path
     done = subprocess.run([sys.executable, "-c", code], cwd=root, capture_output=True, text=True, env=bars)
     assert done.returncode == 0, done.stderr
 
+@heavy_only("nine commands; cli/main prints their help")
 def test_help_of_every_verb():
     for verb in ([], ["roofline"], ["count"], ["peaks"], ["report"], ["compare"], ["ncu"], ["trace"], ["check"]):
         done = fasterbench(*verb, "--help")
@@ -316,6 +317,7 @@ def test_peaks(folder):
     assert (done.returncode == 0 and done.stderr.endswith("wrote peaks.html\n")
             and 1e6 < (folder/"peaks.html").stat().st_size < 6e6)
 
+@heavy_only("six profiles; cli/app has what is said of given roofs")
 def test_given_peaks(folder):
     """They are taken as they are; where they are not for this model or this device, a note says so, in the file and
     on the screen."""

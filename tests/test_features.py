@@ -79,6 +79,7 @@ def test_everything_else_works_without(tmp_path, feature):
     left = [v for f in features if f not in without(feature) for v in verbs_of(f)]
     assert sorted(listed) == sorted(["roofline", "peaks", "report", *left])
 
+@heavy_only("another feature")
 def test_without_compiled_a_compiled_model_is_one_row(tmp_path):
     "Profile, prediction and trace say why, and go on or refuse in one sentence."
     done = run_in(taken_out(tmp_path, "compiled"), """
