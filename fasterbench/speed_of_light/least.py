@@ -131,14 +131,14 @@ class LeastWork:
         return None if kept is None else kept.fraction
 
     def _convolution(self, n):
-        flops, direct = convolution_flops(n, self.need(n))
-        x, w = n.args[:2]
+        flops, written = convolution_flops(n, self.need(n))
+        direct, (x, w) = written, n.args[:2]
         scale, rules = _real_products((x, w)), ()
         if (after := self._after(n)) is not None:
             fewer, rule = self._before_pool(n, after, direct) or self._with_next(n, after, direct) or (None, "")
             if fewer is not None and fewer < flops: flops, direct, rules = fewer, fewer, (rule,)
         if flops < direct: rules = ("fast convolution",)
-        figures = flops * scale, direct * scale, direct * scale
+        figures = flops * scale, direct * scale, written * scale
         return Contraction(*figures, self._dtypes((x, w)), dtype_name(n.outs[0].dtype), rules)
 
     def _after(self, n):

@@ -93,7 +93,9 @@ def _reason(error):
     "Say why a program was not counted, with the line of its file."
     import torch
     import fasterbench
+    from fasterbench.speed_of_light.problems import NoProblem
     if isinstance(error, ModuleNotFoundError): return f"it needs {error.name}, which is not installed"
+    if isinstance(error, NoProblem): return str(error)
     others = [str(Path(module.__file__).parent) for module in (fasterbench, torch, traceback)]
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith((*others, "<frozen"))]
     at = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""

@@ -132,7 +132,7 @@ def reason_of(r):
     "Say why SOLAR's figure, where it is above ours, is no bound; \"\": it may be one."
     if 0 < r["solar"] - r["simple"] <= cycle_ms: return "whole cycles; a bound is not rounded up"
     known = (why for key, why in reasons.items() if r["solar"] <= close * r[key])
-    return next(known, too_much.get(r["name"][:7], ""))
+    return too_much.get(r["name"][:7]) or next(known, "")
 
 def why_loose(r):
     "Say why a bound is far below the best time."
