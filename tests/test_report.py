@@ -23,11 +23,11 @@ evil = "</script><script>alert(1)</script>"
 kernel = ("void at::native::vectorized_elementwise_kernel<4, " + "at::native::CUDAFunctor_add<float>, " * 7
           + "std::array<char*, 3>>")
 
-def until(found, seconds=120):
+def until(found, what=""):
     "Wait until `found()` gives something, and return it."
-    end = time.monotonic() + seconds
+    end = time.monotonic() + 120
     while not (value := found()):
-        if time.monotonic() > end: raise AssertionError("waited in vain")
+        if time.monotonic() > end: raise AssertionError(f"waited in vain: {what}")
         time.sleep(0.05)
     return value
 
@@ -305,9 +305,7 @@ def test_a_row_shows_its_marker_and_a_marker_its_row(chrome, pages, name):
                           (marked[-1], press_marker)):
             by(chrome, index)
             assert chosen(chrome) == [index] and index in ringed(chrome), (size, index, by)
-            try: until(lambda: both_on_screen(chrome, index) == [True, True])
-            except AssertionError:
-                raise AssertionError((size, index, by.__name__, both_on_screen(chrome, index))) from None
+            until(lambda: both_on_screen(chrome, index) == [True, True], (size, index, by.__name__))
     put(chrome, "text", "")
     assert chosen(chrome) == [marked[-1]] and chrome.get_log("browser") == []
 

@@ -334,8 +334,6 @@ def test_parts_of_a_tensor_class_count_once():
     there = count_work(net, x, target=targets["cuda"])
     assert there.by_module()["0"].bytes_moved == stored + 4 * 8 * 64 + 4 * 8 * 32
     assert there.memory.peak_bytes == stored + 4 * 8 * 64 + 4 * 32 * 64 + 4 * 8 * 32
-    steps = [count_work(net, x.requires_grad_(), backward=True, target=t) for t in (None, *targets.values())]
-    assert len({work.memory.peak_bytes for work in steps}) == 1
 
 # ---- masks of flex_attention
 

@@ -154,13 +154,16 @@ def test_a_step_holds_what_is_accumulated():
     assert rows(w1.result)["(optimizer)", "update"].flops == by["(optimizer)", "update"].flops
     assert len(w.result.steps) == 2
 
-def test_a_model_that_is_called_twice_per_update():
+def watched_with(backward):
+    "Watch 30 updates, each after the same calls and backwards of the model."
     model = net()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
     with watch(model, every=100, peaks=peaks) as w:
-        for _ in range(30):
-            (model(torch.randn(6, 8)) - model(torch.randn(6, 8))).square().sum().backward()
-            optimizer.step(); optimizer.zero_grad()
+        for _ in range(30): backward(model); optimizer.step(); optimizer.zero_grad()
+    return w
+
+def test_a_model_that_is_called_twice_per_update():
+    w = watched_with(lambda m: (m(torch.randn(6, 8)) - m(torch.randn(6, 8))).square().sum().backward())
     by = rows(w.result)
     assert (by["0", "forward"].calls == 2 and by["0", "backward"].contraction_flops == 2 * 2 * 6 * 8 * 16
             and not remarks(w))
@@ -233,12 +236,7 @@ def test_shapes_work_and_time_are_of_one_call(period, active):
     assert not any("shapes differ" in note for note in result.notes)
 
 def test_a_step_of_several_calls_says_so():
-    model = net()
-    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
-    with watch(model, every=100, peaks=peaks) as w:
-        for _ in range(30):
-            for n in (6, 9, 6): model(torch.randn(n, 8)).sum().backward()
-            optimizer.step()
+    w = watched_with(lambda m: [m(torch.randn(n, 8)).sum().backward() for n in (6, 9, 6)])
     assert "3 calls of 6×8 float32 + 9×8 float32" in w.result.text()
     assert [(t["name"], t["shape"]) for t in w.result.sample] == [("0", [6, 8]), ("call 2: 0", [9, 8])]
     assert rows(w.result)["0", "forward"].contraction_flops == (6 + 9 + 6) * 2 * 8 * 16

@@ -258,14 +258,12 @@ def test_the_heads_that_are_said_are_those_of_the_configuration(name):
     assert said(2) == [] and said(3)[0].startswith("4 attention heads"), name
 
 # What the makers' files of weights hold. DeepSeek's has 58 · 256 numbers more, which the library keeps as buffers.
-sizes = {6_738_415_616: dict(model_type="llama", hidden_size=4096, intermediate_size=11008, num_hidden_layers=32,
-                             num_attention_heads=32, vocab_size=32000),
-         7_241_732_096: dict(model_type="mistral", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
-                             num_attention_heads=32,
-                             num_key_value_heads=8, vocab_size=32000, sliding_window=4096),
-         46_702_792_704: dict(model_type="mixtral", hidden_size=4096, intermediate_size=14336, num_hidden_layers=32,
-                              num_attention_heads=32,
-                              num_key_value_heads=8, vocab_size=32000, num_local_experts=8, num_experts_per_tok=2),
+alike = dict(hidden_size=4096, num_hidden_layers=32, num_attention_heads=32, vocab_size=32000)
+sizes = {6_738_415_616: dict(alike, model_type="llama", intermediate_size=11008),
+         7_241_732_096: dict(alike, model_type="mistral", intermediate_size=14336, num_key_value_heads=8,
+                             sliding_window=4096),
+         46_702_792_704: dict(alike, model_type="mixtral", intermediate_size=14336, num_key_value_heads=8,
+                              num_local_experts=8, num_experts_per_tok=2),
          124_439_808: dict(model_type="gpt2"),
          60_506_624: dict(model_type="t5", d_model=512, d_kv=64, d_ff=2048, num_layers=6, num_heads=8,
                           vocab_size=32128),
