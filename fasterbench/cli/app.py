@@ -309,13 +309,13 @@ Dtype = option("Convert model and input to float32, float64, bfloat16 or float16
                metavar="DTYPE")
 Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.  [default: that of MODEL, else "
                "1,3,224,224]", metavar="SHAPE")
-Length = whole("Set the sequence length of a language model in tokens.  [default: 128]")
+Length = whole("Set the sequence length of a language model in tokens.  [default: that of the input, else 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
 Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured, and cached "
                "for 30 days]", metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by repeated block, module type, kind of work, or, for kernels of --compile, layer; "
-              "auto: by block if there are more than 60 rows, of which blocks make a third or fewer.",
+              "auto: by block, if there are more than 60 rows and a third of them or fewer are left; else not.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.  [default: all]")
 Report = output("Write the report; - for standard output.")

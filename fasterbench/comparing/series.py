@@ -161,17 +161,29 @@ class Series(LongView):
 
     @property
     def lines(self)->list[str]:
-        "The times and the memory of the whole, then the caveats, then what else differs."
-        return [*(self.answers or [self.told]), *self.changed, *self.held, *self._of_times, *self.differences]
+        "The times, FLOPs and memory of the whole, then the caveats, then what else differs."
+        return [*(self.answers or [self.told]), *self.changed, *self.worked, *self.held, *self._of_times,
+                *self.differences]
 
     @property
     def held(self)->list[str]:
         "The peak memory of each result, where all were counted."
         memories = [r.memory for r in self.results]
         if not all(memories): return []
-        ratio = change_text(memories[-1].peak_bytes / memories[0].peak_bytes if memories[0].peak_bytes else None)
-        peaks = ", ".join(f"{label} {m.peak}" for label, m in zip(self.labels, memories))
-        return [f"peak memory: {peaks}: {ratio}" if len(self) == 2 else f"peak memory: {peaks}"]
+        return [self._each("peak memory", [m.peak_bytes for m in memories], [m.peak for m in memories])]
+
+    @property
+    def worked(self)->list[str]:
+        "The FLOPs of each result, where all are known and some differ."
+        flops = [r.program and r.program.flops for r in self.results]
+        if None in flops or len({*flops}) == 1: return []
+        return [self._each("FLOPs", flops, [brief(n, "FLOP") for n in flops])]
+
+    def _each(self, what, amounts, texts):
+        "Say an amount of each result; of two, also their ratio."
+        said = ", ".join(f"{label} {text}" for label, text in zip(self.labels, texts))
+        ratio = change_text(amounts[-1] / amounts[0] if amounts[0] else None)
+        return f"{what}: {said}: {ratio}" if len(self) == 2 else f"{what}: {said}"
 
     @property
     def times(self)->list[float|None]:
@@ -322,7 +334,7 @@ class Series(LongView):
         lines = self.equations if timed and len(self) > 2 and not predicted else [*told, *self.equations]
         held = self.held and len(self) == 2 and is_there("memory")
         tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
-        return dict(lines=[*lines, *self.changed, *self.machines, *self.held], facts=self._facts,
+        return dict(lines=[*lines, *self.changed, *self.machines, *self.worked, *self.held], facts=self._facts,
                     kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/comparing/series.ipynb #e559794d

@@ -76,8 +76,8 @@ def serve_verb(
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
     tpot:option("Find the largest batch with an expected time per output token of at most SECONDS.",
                 kind=Optional[float], metavar="SECONDS")=None,
-    price:option("Add the price per million tokens: the price of one device-hour, in any currency, or one for each "
-                 "device: 2.5,3.5.",
+    price:option("Set the price of one device-hour, in any currency, or one for each device: 2.5,3.5; the output then "
+                 "has the price per million tokens.",
                  metavar="PRICE,…")=None,
     network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
                    kind=Optional[float], metavar="RATE")=None,

@@ -528,7 +528,7 @@ class ServeSeries(_ServingView):
         if least is None: return [most, *each]
         of_input = f", {least.input_price:.3g} in" if least.input_price else ""
         cheapest = f"{least.name}, batch {least.batch}, {cost(least):.3g} out{of_input}"
-        return [most, *each, f"lowest price per 1M tokens: {cheapest}"]
+        return [most, f"lowest price per 1M tokens: {cheapest}", *each]
 
     def _table(self, without=()):
         first = len(self.told) + 1

@@ -223,8 +223,8 @@ def sol(
         metavar="PROBLEM")],
     on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
-    times:option("Report times in this file that are below the computed ones: JSON of KernelBench or of `sol --times "
-                 "--json`, or a CSV of names and seconds.")=None,
+    times:option("Report times in this file that are below the computed ones: JSON of KernelBench, a CSV of names "
+                 "and seconds, or the --json file of an earlier `sol --times`.")=None,
     rtol:option("Allow this relative error of the results, which decides how low the precision may be.  "
                 "[default: that of the problem; without one, matrix products run in the dtypes of their operands]",
                 metavar="RTOL", kind=Optional[float],

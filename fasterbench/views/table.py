@@ -146,9 +146,10 @@ def note_lines(result)->list[str]:
     "Return the notes, a command in its own line."
     return ["\n".join(map(printable, n.split("\n"))) for n in result.notes]
 
-def _marks_explained(shown, rows):
+def _marks_explained(result, shown, rows):
     "Explain the mark of rows far below their roof, and the column of the spread, where they are shown."
-    latency = ["*: below a tenth of its roof (latency-bound)."] if any(p.latency for p in rows) else []
+    why = "latency-bound, or slowed by what else ran" if time_doubt(result.timing) else "latency-bound"
+    latency = [f"*: below a tenth of its roof ({why})."] if any(p.latency for p in rows) else []
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
     if column is None: return latency
     cells = {cell(p, column) for p in rows}
@@ -191,7 +192,8 @@ def summary(
     predicted = any(p.source == "predicted" for p in result.points)
     title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above = wrap_lines(map(printable, headline(result)), width)
-    below = wrap_lines([*_marks_explained(shown, rows[:top]), *below_table(result), *largest_gap(result, rows)], width)
+    marks = _marks_explained(result, shown, rows[:top])
+    below = wrap_lines([*marks, *below_table(result), *largest_gap(result, rows)], width)
     return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
@@ -257,6 +259,6 @@ def html_table(result, top:int|None=10)->str:
     "Return the slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
-    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top]) + below_table(result)
-    below += largest_gap(result, rows)
+    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(result, shown, rows[:top])
+    below += below_table(result) + largest_gap(result, rows)
     return Table(text_rows(rows[:top], shown), left_columns(shown), headline(result), below).html()
