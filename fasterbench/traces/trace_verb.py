@@ -32,7 +32,7 @@ _config = ("Read the number of experts and the attention windows, which serving 
            "model's config.json.")
 _rules = ("Load FLOP rules of more operators from this Python file: functions with @rule, as in the tutorial Add an "
           "operator. Can be repeated.")
-_kernel_file = "If the model was compiled, take the work of its kernels from this file of `roofline --compile --kernels`."
+_kernel_file = "If the model was compiled, take the work of its kernels from a file of `roofline --compile --kernels`."
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))
 def trace(
