@@ -77,7 +77,7 @@ class Comparison(Series):
 
     @property
     def _verdict(self):
-        "Whether the whole is faster or slower, as words before its times."
+        "Say if the whole is faster or slower, in the words before its times."
         found = self.whole.found
         judged = found in (Change.faster, Change.slower)
         return "" if self.whole.side != "both" else f"{found.text if judged else f'not told apart ({found.text})'}: "

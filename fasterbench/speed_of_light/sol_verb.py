@@ -238,7 +238,7 @@ def sol(
                  kind=Optional[float], parser=number_from(1e-9, "time", "seconds above 0 are needed"))=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Compute the speed of light of a function: a time that no implementation can beat."
+    "Compute the speed of light of a function. No implementation can be faster."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

@@ -84,7 +84,7 @@ def mfu_verb(
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    """Compute MFU and HFU (FLOPs utilization) of a training from its tokens/s. MFU is the FLOP/s that the model needs
+    """Compute MFU and HFU of a training from its tokens/s. MFU (FLOPs utilization) is the FLOP/s that the model needs
     over the peak; HFU adds those of recomputation, where the model uses activation checkpointing."""
     import json as js
     from dataclasses import asdict

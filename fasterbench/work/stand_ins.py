@@ -316,7 +316,7 @@ def _check_ends(t):
         if values_of(end) is None: assume(checked)
         else: end.item()
 
-checked = "the checks of inputs hold"
+checked = "the checks of inputs hold, so bytes are the least: what these checks read is left out"
 
 def _set_hot(one_hot): nn.functional.one_hot = one_hot
 hot_as_with_data = SharedSwitch(lambda: nn.functional.one_hot, _set_hot, lambda: _one_hot)

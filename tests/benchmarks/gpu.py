@@ -905,7 +905,7 @@ def page_text(data):
     env = data["environment"]
     yield f"""# Measured on a GPU
 
-`python tests/benchmarks/gpu.py` ran on one {env['device_name']}, on {env['date'][:10]}: PyTorch {env['torch']},
+`python tests/benchmarks/gpu.py` ran on one {env['device_name']}, on {env['date'][:10]}: PyTorch {env['torch']}, \
 driver {env.get('driver')}.
 Each line is one figure over many runs: the range in which it lies if the library is right, and what was found.
 All figures are in `tests/data/measured_on_gpu.json`.

@@ -78,7 +78,7 @@ def test_compare_gives_the_range_of_the_ratio_and_no_verdict(predicted, own):
     points = [replace(measured(p), share=1 / 3) for p in predicted]
     other = replace(predicted, points=points, program=measured(predicted.program), environment={})
     compared = compare(predicted, other)
-    assert f"×2.00 to ×{2 * high / low:.2f};" in compared.told and compared.times[0] is None
+    assert f"time ×2.00 to ×{2 * high / low:.2f}, " in compared.told and compared.times[0] is None
     [pair] = [q for q in compared.pairs if q.after.type == "Own"]
     assert (pair.change, pair.clear, pair.ratio("time_s")) == ("time unknown", None, None)
     [row] = [l for l in compared.text().splitlines() if re.match(r"\S+ +Own ", l)]
