@@ -283,7 +283,7 @@ A budget file:
   model = "torchvision:resnet18"
   flops = "<= 3.65 GFLOP"
   peak_memory = "<= 60 MB"
-  time = "<= 105 %"    # of the time of --against
+  time = "<= 105 %"    # of the time before: needs --against
 
 """
 

@@ -315,7 +315,7 @@ Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datashe
                "for 30 days]", metavar="FILE|DEVICE")
 Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by repeated block, module type, kind of work, or, for kernels of --compile, layer; "
-              "auto: by block, if there are more than 60 rows and a third of them or fewer are left; else not.",
+              "auto: by block, if there are more than 60 rows and this leaves at most a third of them.",
               "auto", "block", "type", "category", "layer", "none", kind=str)
 Depth = whole("Show N levels of the module tree; deeper modules are part of their parents.  [default: all]")
 Report = output("Write the report; - for standard output.")

@@ -225,7 +225,7 @@ def sol(
               metavar="DEVICE|FILE", parser=target_device, kind=str),
     times:option("Report times in this file that are below the computed ones: JSON of KernelBench, a CSV of names "
                  "and seconds, or the --json file of an earlier `sol --times`.")=None,
-    rtol:option("Allow this relative error of the results, which decides how low the precision may be.  "
+    rtol:option("Assume the fastest dtype of matrix products whose rounding error is within this relative tolerance.  "
                 "[default: that of the problem; without one, matrix products run in the dtypes of their operands]",
                 metavar="RTOL", kind=Optional[float],
                 parser=number_from(0, "tolerance", "a number from 0 is needed, such as 1e-2"))=None,

@@ -25,14 +25,16 @@ def _read_traces(files, by, on, peaks, **beside):
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
 _rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, "
          "else kernel]")
-_on = "Name the GPU, if the trace does not; a `peaks --json` file of it also gives the roofs."
-_capture = ("If the run replays CUDA graphs, name the operators of their kernels by this trace, recorded during the "
-            "capture. Can be repeated.")
+_on = ("Name the GPU, if the trace does not: a device (`fasterbench peaks --devices`), or a `peaks --json` file of it, "
+       "whose roofs are taken.")
+_capture = ("If the run replays CUDA graphs: a trace recorded while they were captured, which has the operator of each "
+            "kernel. Can be repeated.")
 _config = ("Read the number of experts and the attention windows, which serving engines do not record, from the "
            "model's config.json.")
-_rules = ("Load FLOP rules of more operators from this Python file: functions with @rule, as in the tutorial Add an "
-          "operator. Can be repeated.")
-_kernel_file = "If the model was compiled, take the work of its kernels from a file of `roofline --compile --kernels`."
+_rules = ("Load FLOP rules of more operators from this Python file: functions with @fasterbench.rule. Can be "
+          "repeated.")
+_kernel_file = ("If the model was compiled, take FLOPs and bytes of its kernels from the file of `--compile --kernels` "
+                "of roofline or predict.")
 
 @app.command(epilog=examples("trace trace.json.gz --html trace.html", "trace rank0.json.gz rank1.json.gz --by rank"))
 def trace(
@@ -43,7 +45,7 @@ def trace(
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
     rules:option(_rules, kind=Optional[list[str]], metavar="FILE")=None,
-    like:option("As --capture, from a trace of the model without CUDA graphs.", metavar="FILE")=None,
+    like:option("Instead of --capture: a trace of the model run without CUDA graphs.", metavar="FILE")=None,
     kernels:option(_kernel_file)=None, top:Top=10, html:Report=None, json:Saving=None,
     csv:Rows=None,
     perfetto:output("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,

@@ -73,7 +73,8 @@ def _positive_rate(text):
 @app.command("mfu", epilog=examples("mfu transformers:config.json --on A100-SXM4-80GB --tokens-per-s 3000 --seq 2048",
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
-    model:Model, on:option("Compute MFU from the peak FLOP/s of this device, or of a `peaks --json` file.",
+    model:Model, on:option("Compute MFU from the peak FLOP/s of this device (`fasterbench peaks --devices`), or of a "
+                           "`peaks --json` file.",
                            "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
