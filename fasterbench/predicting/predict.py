@@ -361,7 +361,7 @@ def predict(
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
     facts = _step_facts(result.program, sample, work, printed, tf32) if backward else {}
     if backward: result.environment["step"] = facts
-    shared = [] if backward else _most_per_second(facts, result.program)
+    shared = _most_per_second(facts, result.program)
     if devices != 1:
         units = tokens_of(sample, work.trace)
         shared.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
