@@ -162,7 +162,8 @@ class Series(LongView):
     @property
     def lines(self)->list[str]:
         "The times, FLOPs and memory of the whole, then the caveats, then what else differs."
-        return [*(self.answers or [self.told]), *self.changed, *self.worked, *self.held, *self._of_times,
+        told = [] if any(r.environment.get("step") for r in self.results) else [self.told]
+        return [*self.answers, *told, *self.changed, *self.worked, *self.held, *self._of_times,
                 *self.differences]
 
     @property
@@ -221,8 +222,13 @@ class Series(LongView):
 
     @property
     def answers(self)->list[str]:
-        "The rate, utilization and memory of each predicted training step."
-        return [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r)]
+        "The rate, utilization and memory of each predicted training step; of predicted forwards the highest rate."
+        steps = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r)]
+        predicted = all(r.environment.get("predicted") for r in self.results) and all(self.throughputs)
+        if steps or not predicted: return steps
+        best = max(range(len(self)), key=self.throughputs.__getitem__)
+        rate = f"{brief(self.throughputs[best])} {self.unit}/s expected{self.throughput_of}"
+        return [f"highest rate: {self.labels[best]}, {rate}"]
 
     @property
     def told(self)->str:

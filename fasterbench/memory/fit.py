@@ -40,7 +40,9 @@ class Fit:
             return f"no batch fits in {room}: a batch of {small} takes {least}{format_si(held, 'B')}"
         bent = "" if self.affine else f"; the memory does not grow linearly with the batch{self._other_place}"
         peak = format_si(self.counted[self.batch], "B")
-        return f"the largest batch that fits in {room} is {most}{self.batch}, with {least}{peak} of tensors alone{bent}"
+        held = f"with {least}{peak} of tensors alone{bent}"
+        count = f"{most}{self.batch} sample{'' if self.batch == 1 else 's'}"
+        return f"the largest batch that fits in {room} is {count}, {held}"
 
     @property
     def _other_place(self):

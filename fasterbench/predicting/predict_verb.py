@@ -103,7 +103,7 @@ class Predictions(View):
         said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
         ran = " · ".join([f"{model_name(first)} on {', '.join(devices)}", phases_run(first)])
-        above = [ran, *_speed_factors(self.results)]
+        above = [ran, *self.series.answers, *_speed_factors(self.results)]
         return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
 
     def render(self, title=None): return self.series.render(title)

@@ -317,7 +317,7 @@ def _serve_notes(model, asked, server, most, points=()):
     found += layout.stored.notes
     if most:
         free = percent_text(server.reserve, 0)
-        found.append(f"weights and KV cache fit up to batch {most}, with {free} of the memory kept free")
+        found.append(f"weights and KV cache fit up to a batch of {most} sequences, with {free} of the memory kept free")
     return (*found, *([peaks.environment["caveat"]] if peaks.environment.get("caveat") else []))
 
 # %% ../../nbs/serving/serve.ipynb #5e000015
@@ -534,9 +534,10 @@ def _option(server, batch, tpot, price):
     def cost(rate): return price * n / 3600 / rate * 1e6 if price and rate else None
     expected, prefill = p.expected_per_s / n if p.expected_s else None, server.prompt_rate
     own = p.expected_s - p.parts_s.get("prefills", 0) if p.expected_s else None     # without the prompts of others
+    of_request = price * n / 3600 * server.new * p.expected_s / at if price and prefill else None
     return ServeOption(name, n, most, at, p.limit_s, p.expected_s, p.interval_s, p.tokens_per_s / n, expected,
                        cost(p.tokens_per_s), p.bound, p.parts_s, p.first_s, p.requests_per_s, price,
-                       cost(prefill), cost(own and at / own), server.checked)
+                       cost(prefill), cost(own and at / own), of_request, server.checked)
 
 def _batch_within(server, tpot, most):
     "Return the largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."

@@ -77,7 +77,7 @@ def serve_verb(
     tpot:option("Find the largest batch with an expected time per output token of at most SECONDS.",
                 kind=Optional[float], metavar="SECONDS")=None,
     price:option("Set the price of one device-hour, in any currency, or one for each device: 2.5,3.5; the output then "
-                 "has the price per million tokens.",
+                 "has the price per million tokens and per request.",
                  metavar="PRICE,…")=None,
     network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
                    kind=Optional[float], metavar="RATE")=None,

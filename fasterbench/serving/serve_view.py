@@ -17,7 +17,7 @@ from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.certainty import half_width, ratio_factor
-from ..views.columns import as_fields, brief, ratio_text
+from ..views.columns import as_fields, brief, plain, ratio_text
 from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
@@ -339,11 +339,12 @@ class ServeResult(_ServingView):
         p = max((p for p in shown if p.fits is not False), key=lambda p: p.batch, default=None)
         if p is None: return [self._too_large(min(shown, key=lambda p: p.batch))] if shown else []
         limit = f"{p.bound}-bound limit {format_si(p.tokens_per_s)} tokens/s"
-        if not p.expected_s: return [f"decode at batch {p.batch}: {limit}"]
+        if not p.expected_s: return [f"decode, batch of {p.batch} sequences: {limit}"]
         low, high = (format_si(p.expected_per_s * p.expected_s / s) for s in (p.high_s, p.low_s))
         used = f", decode alone at {percent_text(p.utilization, 0)} of it" if p.utilization else ""
-        return [f"decode at batch {p.batch}: {format_si(p.expected_per_s)} tokens/s expected (p10 to p90: {low} to "
-                f"{high}); {limit}{used}", f"per output token {equation_of(p.expected_s, p.parts_s)}{first_told(p)}"]
+        rate = f"{format_si(p.expected_per_s)} tokens/s expected (p10 to p90: {low} to {high})"
+        return [f"decode, batch of {p.batch} sequences: {rate}; {limit}{used}",
+                f"per output token {equation_of(p.expected_s, p.parts_s)}{first_told(p)}"]
 
     def _too_large(self, point):
         "Say that not even the smallest batch fits: what it needs, and what there is."
@@ -376,7 +377,7 @@ class ServeResult(_ServingView):
     def _page(self):
         device = {k: v for k, v in self.peaks.environment.items() if not isinstance(v, (dict, list))}
         if "units" in device: device["multiprocessors"] = device.pop("units")
-        most = "unknown" if self.most_batch is None else str(self.most_batch)
+        most = "unknown" if self.most_batch is None else f"{self.most_batch} sequences"
         about = [("parameters", format_count(self.parameters)),
                  ("weights on each device", format_si(self.held_bytes, "B")), ("largest batch that fits", most)]
         return dict(lines=self._about, facts=[("Model", about), ("Device", pairs_of(device))],
@@ -424,6 +425,7 @@ class ServeOption(_Expected):
     price: Number|None=None  # Of a device for an hour
     input_price: Number|None=None  # Of a million tokens of prompts, by the time of their prefill
     output_price: Number|None=None # Of a million generated tokens, by the rest of the time
+    request_price: Number|None=None # Of a request: its prompt and what is generated for it
     checked: bool=True       # Whether published runs of a server on this device were compared
 
     @property
@@ -447,9 +449,10 @@ class ServeOption(_Expected):
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
-_first_of_options = ("name", "batch", "bound", "expected_s", "expected_per_device", "ratio", "output_price")
+_first_of_options = ("name", "batch", "bound", "expected_s", "expected_per_device", "ratio", "output_price",
+                     "request_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
-                     "ratio", "price", "limit_per_device")
+                     "ratio", "price", "limit_per_device", "request_price")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
@@ -469,6 +472,7 @@ _option_fields = as_fields("""
     price               |     | price per device-hour | fixed  |  | price/h
     input_price         |     | price per 1M tokens in | fixed  |  | price/M in
     output_price        |     | price per 1M tokens out | fixed  |  | price/M out
+    request_price       |     | price per request  | fixed  | price of a request: its prompt and its output | price/req.
     limit_price         |     | price per 1M tokens, limit | fixed  |  | price/M limit
 """)
 
@@ -520,14 +524,16 @@ class ServeSeries(_ServingView):
         if best is None or not rate(best): return []
         limit = f"{best.bound}-bound limit {format_si(best.limit_per_device)}".removeprefix("-bound ")
         more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
-        most = f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))} tokens/s{more}"
+        most = (f"most tokens/s per device: {best.name}, batch of {best.batch} sequences, "
+                f"{format_si(rate(best))} tokens/s{more}")
         sums = best.parts_s and equation_of(best.expected_s, best.parts_s)
         each = [f"per output token {sums}{first_told(best)}"] if sums else []
         def cost(o): return o.output_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
-        of_input = f", {least.input_price:.3g} in" if least.input_price else ""
-        cheapest = f"{least.name}, batch {least.batch}, {cost(least):.3g} out{of_input}"
+        of_input = f", {plain(least.input_price)} in" if least.input_price else ""
+        each_request = f"; per request {plain(least.request_price)}" if least.request_price else ""
+        cheapest = f"{least.name}, batch {least.batch}, {plain(cost(least))} out{of_input}{each_request}"
         return [most, f"lowest price per 1M tokens: {cheapest}", *each]
 
     def _table(self, without=()):

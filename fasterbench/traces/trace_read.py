@@ -34,10 +34,11 @@ from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.point import is_waiting
 from ..roofs.place import place, ranked
 from ..roofs.division import shares_of
-from ..roofs.row import Row, added, no_work
+from ..roofs.row import Row, added, no_work, totals
 from .workers import in_processes
 from ..roofs.hardware import HardwarePeaks
 from ..views.result import Idle, Result
+from ..views.view import told_apart
 
 if TYPE_CHECKING: from torch.profiler import profile
 
@@ -93,22 +94,9 @@ def _idle_notes(found):
         if i.before: modules[i.before] += i.seconds
     why = ", ".join(f"{share} {cause}" for cause, share in share_texts(dict(causes.most_common()), total, 0).items())
     longest = [(m, share_texts({m: s}, total, 0)) for m, s in modules.most_common(3)]
-    before = ", ".join(f"{share[m]} before {short_path(m)}" for m, share in longest if share)
+    before = ", ".join(f"{share[m]} before {told_apart([m], 48)[0]}" for m, share in longest if share)
     text = f"GPU idle {percent_text(total / window)}, of which {why}" + (f"; {before}" if before else "")
     return [text]
-
-def short_path(
-    path:str, # "ViTModel_0.ViTEncoder_0.ViTLayer_3.ViTOutput_3"
-    most:int=48,
-)->str:
-    "Return a path of at most `most` letters, without its middle, so that where it begins and what it ends in stay."
-    names = path.split(".")
-    if len(path) <= most: return path
-    if len(names) < 3: return path[:most // 2] + "…" + path[-most // 2 + 1:]
-    for drop in range(1, len(names) - 1):
-        left = [*names[:1], *names[1 + drop:]]
-        if len(".".join(left)) + 1 <= most: break
-    return left[0] + "…" + ".".join(left[1:])
 
 def _of_window(spent, total):
     "Return the share of the window, and the three longest names with theirs; one that rounds to zero has no number."
@@ -137,10 +125,15 @@ def _unknown_notes(found):
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     notes = [f"{why}: {_of_window(rest, total)}" for why, rest in by_reason.items()]
     if "no shapes recorded" in by_reason: notes.append(f"{snippet} records shapes and modules")
-    if reasons["graph"] in by_reason:
-        notes.append(f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; "
-                     "the tutorial on a serving engine's trace shows it")
-    return notes
+    return notes if _most_in_graphs(found) or reasons["graph"] not in by_reason else [*notes, _how_to_read_graphs]
+
+_how_to_read_graphs = (f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; the "
+                       "tutorial on a serving engine's trace shows it")
+
+def _most_in_graphs(found):
+    "Tell if most of the time is in kernels of CUDA graphs whose operators are not known."
+    spent = totals(part for r in found for s in r.spent for part in s.parts.items())
+    return max(spent, key=spent.get, default="") == reasons["graph"]
 
 def _trace_notes(found):
     "Return the notes below the points, a line each."
@@ -194,7 +187,8 @@ def _whole(found, ops, idle, peaks, n):
 def _recorded_environment(found, device):
     "Return what is said once for all rows."
     file = Path(found[0].source).name if len(found) == 1 else f"{len(found)} traces"
-    about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks, no_roofs=found[0].no_roofs)
+    about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks, no_roofs=found[0].no_roofs,
+                 hint=_how_to_read_graphs if _most_in_graphs(found) else "")
     return {k: v for k, v in about.items() if v}
 
 def _unknown_operators(found):

@@ -92,7 +92,14 @@ def time_text(result)->str:
                                       "s") + " (sum of rows)" if result.points else ""
     varies = (iqr or 0) / time if time else 0
     spread = " ±?" if t and t.spread is None else f" ±{half_text(varies)}" if varies >= 0.001 else ""
-    return ", ".join(filter(None, (format_si(time, "s") + spread, time_doubt(t))))
+    return ", ".join(filter(None, (format_si(time, "s") + spread, _steps_text(result), time_doubt(t))))
+
+def _steps_text(result):
+    "Say how many steps the window of a trace covers, and the time of one; empty of anything else."
+    if result.program is None or result.program.type != "window": return ""
+    n = len({p.name for p in result.steps})
+    each = f" of {format_si(result.program.time_s / n, 's')} each" if n > 1 else ""
+    return f"{n} step{'s' if n != 1 else ''}{each}" if n else "steps not recorded"
 
 # What puts times in doubt: they vary by more than their limit, or other processes used the machine
 unsteady, busy = "NOT STEADY", "busy"
@@ -247,8 +254,9 @@ def step_answer(result)->list[str]:
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
-    if most is not None: told.append(f"largest batch {most} (tensors alone)")
-    return [f"a step of {step['work']} {step['unit']}: {' · '.join(told)}"]
+    if most is not None: told.append(f"largest batch {most} samples (tensors alone)")
+    unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
+    return [f"a step of {step['work']} {unit}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
@@ -260,11 +268,12 @@ def time_division(result)->list[str]:
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
+    hint = list(filter(None, [result.environment.get("hint")]))
     if result.peaks is None:
         divides = [equation(divided(result), unknown_label(result))] if result.idle else []
-        return lines + divides + [f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why]
-    roofs = roofs_text(result.peaks, (*result.points, *result.ops))
-    return [*step_answer(result), *lines, *time_division(result), *limits_text(result.limits), f"roofs: {roofs}"]
+        return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
+    divides = [*time_division(result), *limits_text(result.limits), *hint]
+    return [*step_answer(result), *lines, *divides, f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t, said):

@@ -168,7 +168,7 @@ def _phases(r):
 def _spaced(name): return name.replace("_", " ")
 
 long_facts = "command", "commit"       # Long, and they rarely explain a difference: they come last
-_unsaid = "date", "predicted", "device_half_width", "step"
+_unsaid = "date", "predicted", "device_half_width", "step", "hint"
 
 # The files that a command writes do not change what it measures.
 _output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")

@@ -18,7 +18,7 @@ from .fold import fold, label
 from .headline import base_of_shares, divided, headline, caveats, time_doubt
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
-                                    terminal_width, text_table, wrap_lines)
+                                    terminal_width, text_table, told_apart, wrap_lines)
 
 # %% ../../nbs/views/table.ipynb #95f9acc9
 def has_caveat(p:RooflinePoint)->bool:
@@ -166,12 +166,15 @@ def _left_out_or_folded(points, rows, top):
 
 # %% ../../nbs/views/table.ipynb #9a7largest
 def largest_gap(result, rows)->list[str]:
-    "Name the row that loses most time below its roof; none where no row has a roof."
+    "Name the row that loses most time below its roof, or idle time that is longer; none where no row has a roof."
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
     if not bounded or any(p.is_range for p in rows) or time_doubt(result.timing): return []
-    p, end_to_end_s = max(bounded, key=lambda p: p.potential_s), divided(result).end_to_end_s
-    lost, whole, name = brief(p.potential_s, "s"), brief(end_to_end_s, "s"), printable(label(p))
-    if len(name) > 48: name = "…" + name[-47:]
+    p, d = max(bounded, key=lambda p: p.potential_s), divided(result)
+    whole, idle_s = brief(d.end_to_end_s, "s"), dict(d.apart).get("(idle)", 0.0)
+    if idle_s > p.potential_s:
+        why = "".join(f", {brief(s, 's')} of it {cause}" for cause, s in d.causes[:1])
+        return [f"largest gap: GPU idle, {brief(idle_s, 's')} of {whole}{why}"]
+    lost, name = brief(p.potential_s, "s"), told_apart([printable(label(p))], 48)[0]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
     return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]

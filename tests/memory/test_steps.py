@@ -65,7 +65,7 @@ def test_a_workspace_of_unknown_size_is_said():
     assert not count_work(lstm, x, backward=True).memory.exact and count_work(lstm, x).memory.exact
     assert not count_work(lstm, x, backward=True, target=Target("cuda", "sm90")).memory.exact
     memory = count_work(lstm, x, backward=True).memory
-    assert re.fullmatch(r"the largest batch that fits in 1\.00 MB is at most \d+, with ≥ \S+ [kM]B.*",
+    assert re.fullmatch(r"the largest batch that fits in 1\.00 MB is at most \d+ samples, with ≥ \S+ [kM]B.*",
                         str(fit(lstm, x, 1e6, backward=True)))
     assert (memory.share_of(4 * memory.peak_bytes)
             == f"≥ 25.0 % of the device's {format_si(4 * memory.peak_bytes, 'B')}")
@@ -93,7 +93,7 @@ def said(tmp_path, capsys, *args):
 def test_count_on_a_device_says_its_share_and_the_batch_that_fits(tmp_path, capsys):
     out = said(tmp_path, capsys, "count", "NET:made", "--on", "Tesla T4", "--backward")
     assert ("of the device's 15.84 GB" in out
-            and (found := re.search(r"the largest batch that fits in 15\.84 GB is (\d+), with 1[56]\.\d+ GB",
+            and (found := re.search(r"the largest batch that fits in 15\.84 GB is (\d+) samples, with 1[56]\.\d+ GB",
                                     out))), out
     # beside the weights and their gradients, a sample of 64 and 64 results, an activation of 256 and its gradient, or
     # more: 4 B each
@@ -112,7 +112,7 @@ def test_devices_that_share_a_batch(tmp_path, capsys):
     out = said(tmp_path, capsys, "predict", "NET:plain", "--input", "8,64", "--on", "NVIDIA H100 80GB HBM3",
                "--backward", "--gpus", "4", "--fit")
     assert (f"each sends {2 * 3 / 4 * 4 * (2 * 64 * 256 + 320) / 1e3:.2f} kB" in out
-            and re.search(r"largest batch \d+ \(tensors alone\)", out)), out
+            and re.search(r"largest batch \d+ samples \(tensors alone\)", out)), out
 
 @pytest.mark.parametrize("more,why", [(["--gpus", "4", "--batch", "10", "--backward"],
                                        "a batch of 10 does not divide among 4 devices; 8 and 12 do"),

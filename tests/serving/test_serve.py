@@ -403,7 +403,7 @@ def test_devices_and_degrees():
     def at(b): return serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
     assert at(o.batch) <= 0.01 < at(o.batch + 1) and o.batch < o.most_batch
     # all its time is paid by its prompts and its tokens: 1024 and 256 of a request
-    assert (1024 * o.input_price + 256 * o.output_price
+    assert (1024 * o.input_price + 256 * o.output_price == pytest.approx(1e6 * o.request_price)
             == pytest.approx(3.6 / 3600 / (o.batch / o.expected_s) * 256 * 1e6))
     assert [p.price for p in found.options] == [3.6, 3.6, 1.8, 1.8] and [p.checked for p in found.options] == [True,
         True, False, False]
@@ -428,7 +428,7 @@ def test_a_batch_that_does_not_fit_is_not_the_best():
     slower = replace(option, device="NVIDIA L40S", most_batch=20, limit_s=4e-3, limit_per_device=2e3, expected_s=8e-3,
                      interval_s=(6e-3, 12e-3), expected_per_device=1e3)
     eight = ServeSeries("net", (option, slower), 64, 8, batch=8)
-    assert eight.told == ["most tokens/s per device: L40S, batch 8, 1.00k tokens/s expected (666.67 to 1.33k), "
+    assert eight.told == ["most tokens/s per device: L40S, batch of 8 sequences, 1.00k tokens/s expected (666.67 to 1.33k), "
                           "memory-bound limit 2.00k"]
     assert ("64 prompt tokens, 8 new tokens; batch 8" in eight.lines and "batch 8 does not fit: H200" in eight.lines
             and "largest" not in eight.text())
