@@ -14,8 +14,8 @@ from .arrows import arrow_chart, pair_categories
 from .differences import as_result, before_after, differences, sides_of
 from .pairing import by_step, kind_of_rows, kinds_differ, lines_of, rows_by_result
 from .pairs import (Pair, drift_of, fields_of_sides, judged_from, legend, operators_took,
-                                         other_dtypes,
-                                         pair_fields, pair_records, with_drift, with_interval_of_ratio)
+                                         other_dtypes, pair_fields, pair_records, whole_with_drift, with_drift,
+                                         with_interval_of_ratio)
 from .ratios import change_text, ratio_of, shared_deviation
 from .series import Series, most_on_a_page, series_of
 from .verdicts import Bar, Change
@@ -169,8 +169,9 @@ def compare(
     apart = list(map(operators_took, (a, b))) if points == "modules" else [{}, {}]
     def judged(pairs):
         if busy: return [replace(q, bar=Bar(None, Change.busy)) for q in pairs]
-        return with_interval_of_ratio(with_drift(pairs, drift, *apart), shared_deviation(a, b))
-    pairs = judged(lines_of(rows, Pair))
+        return with_interval_of_ratio(pairs, shared_deviation(a, b))
+    pairs = judged(with_drift(lines_of(rows, Pair), drift, *apart))
     said = stepped + (busy or judged_from(pairs, drift)) + how + differences([a, b]) + other_dtypes(pairs)
     found = Comparison([a, b], list(sides_of(a, b)), pairs, said)
-    return replace(found, bar=judged([*pairs, found.whole])[-1].bar)
+    whole, = judged([whole_with_drift(found.whole, pairs, drift, *apart)])
+    return replace(found, bar=whole.bar)

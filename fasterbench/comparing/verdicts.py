@@ -88,12 +88,15 @@ def _deviations(n):
     "Return the z-score that the largest of `n` normal deviations exceeds with probability `false_verdicts`."
     return NormalDist().inv_cdf((1 + (1 - false_verdicts) ** (1 / n)) / 2)
 
+def _spread_of(changes):
+    "Return the standard deviation that these would have if they were normal, by their middle."
+    middle = statistics.median(changes)
+    return 1.4826 * statistics.median(abs(x - middle) for x in changes)
+
 def _ends(like, drift, n):
     "Return the range of log changes of one of `n` unchanged rows, estimated from similar rows."
     if len(like) < _fewest: return -drift, drift
-    middle = statistics.median(like)
-    spread = 1.4826 * statistics.median(abs(x - middle) for x in like)     # the standard deviation, of normal samples
-    moved, off = max(-drift, min(middle, drift)), _deviations(n) * spread
+    moved, off = max(-drift, min(statistics.median(like), drift)), _deviations(n) * _spread_of(like)
     return min(moved, 0.0) - off, max(moved, 0.0) + off
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce33rt00
@@ -124,3 +127,17 @@ def factors_to_exceed(
         confirmed = row.without if y is None else y > apart[1] if x > 0 else y < apart[0]
         factors.append(math.exp(ends[1] if x > 0 else -ends[0]) if confirmed else None)
     return factors
+
+def factor_of_whole(
+    rows:Sequence[Moved],
+    whole:Moved,          # The model
+    drift:float,          # The factor by which the machine may have changed
+)->float|None:
+    """Return the factor by which the times of the whole have to differ; `None`: its operators did not change as it did.
+
+    What all rows do alike is the change itself; what each does on its own partly cancels in the sum."""
+    lengths, alone = [math.sqrt(r.times[0] * r.times[1]) for r in rows], whole.change_apart
+    spread = _spread_of([r.change for r in rows]) if len(rows) >= _fewest else 0.0
+    of_sum = spread * math.hypot(*lengths) / (sum(lengths) or 1.0)
+    if alone is not None and alone * math.copysign(1, whole.change) <= math.log(drift): return None
+    return drift * math.exp(_deviations(1) * of_sum)
