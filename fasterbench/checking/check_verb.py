@@ -284,6 +284,7 @@ A budget file:
   flops = "<= 3.65 GFLOP"
   peak_memory = "<= 60 MB"
   time = "<= 105 %"    # of the time before: needs --against
+  device = "cuda"      # where times are measured; default: cpu
 
 """
 
@@ -296,8 +297,8 @@ _model_help = "With --init: the model, such as torchvision:resnet18 or FILE.py:F
 def check(
     budgets:Annotated[str, typer.Argument(help="A TOML file with a section per model.", metavar="BUDGETS")],
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
-    against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine; limits "
-                   "in percent need it.", metavar="REF|FILE")=None,
+    against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine: for "
+                   "budgets of time in percent, which --init does not write.", metavar="REF|FILE")=None,
     rounds:whole("Take N samples of each time, 10 or more, and up to 4N if the limit lies within its confidence "
                  "interval.  [default: as in BUDGETS, else 20]", 10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
@@ -327,10 +328,13 @@ def check(
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models; --update writes those of today", "BUDGETS")
-    view = Verdicts(verdicts, machines)
+    if against and not any(b.figure.kind == "seconds" for b in limits):
+        machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "
+                           "time = \"<= 105 %\"")
+    view, text = Verdicts(verdicts, machines), _updated(document, verdicts) if update else ""
     write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))
     write(html, lambda: view.render(f"Budgets of {budgets}: {view.told}"))
-    if "-" not in (json, junit, html): printed(view.summary)
-    if update: write(budgets, lambda: _updated(document, verdicts))
+    if "-" not in (json, junit, html): printed((lambda: print_text(text.rstrip())) if init else view.summary)
+    if update: write(budgets, lambda: text)
     raise typer.Exit(0 if update else _code(verdicts))

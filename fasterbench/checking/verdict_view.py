@@ -10,7 +10,8 @@ import math, re
 from collections.abc import Sequence
 
 from .budgets import Verdict, decisive, format_value
-from ..views.columns import as_fields
+from ..core.units import format_si, scale_of
+from ..views.columns import as_fields, plain
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/checking/verdict_view.ipynb #51fe1f28
@@ -49,6 +50,15 @@ def _used(v, value):
     upper = value / v.budget.limit
     lower = 1 / upper if upper > 0 else math.inf
     return {"<=": upper, ">=": lower, "==": max(upper, lower)}[v.budget.comparison]
+
+def _over_limit(v):
+    "Say a figure and its limit, far apart with one prefix: `3.76 GFLOP, 3.9 × the limit of 0.974 GFLOP`."
+    b, value, least = v.budget, v.found.value, "≥ " if v.found.at_least else ""
+    unit, ratio = b.figure.unit, value / b.limit if b.limit else 1.0
+    if unit == "%" or abs(ratio - 1) < 0.05: return f"{least}{decisive(value, b)}, the limit is {b.text.lstrip('<>= ')}"
+    scale, ending = scale_of(value, unit), re.sub(r"^[\d.]+", "", format_si(value, unit))
+    found, limit = (f"{plain(x / scale)}{ending}" for x in (value, b.limit))
+    return f"{least}{found}, {plain(ratio, 2)} × the limit of {limit}"
 
 def _spans(verdicts):
     "Return the share of its limit that each verdict uses, and the ends of its interval, by index; none where unknown."
@@ -115,17 +125,17 @@ class Verdicts(View):
         counts = [(n, sum(v.shown == n for v in self.verdicts)) for n in _drawn]
         return ", ".join(f"{n} {name}" for name, n in counts if n)
 
-    def _name(self, v):
+    def _name(self, v, limit=True):
         "Return the model, unless it is in the title, the layer, the figure and the limit of a verdict."
         model = v.budget.model if len(self.models) > 1 else ""
-        return " ".join(filter(None, (model, v.layer, v.budget.figure.name, v.budget.text)))
+        return " ".join(filter(None, (model, v.layer, v.budget.figure.name, v.budget.text if limit else "")))
 
     @property
     def broken(self)->list[str]:
         "A line on the first budgets that are broken, and what was found."
-        said = [f"{self._name(v)} ({verdict_row(v)[4]} found)" for v in self.verdicts if v.result == "broken"]
+        said = [f"{self._name(v, False)} {_over_limit(v)}" for v in self.verdicts if v.result == "broken"]
         more = [f"{len(said) - 3} more"] * (len(said) > 3)
-        return ["broken: " + ", ".join(said[:3] + more)] if said else []
+        return ["broken: " + "; ".join(said[:3] + more)] if said else []
 
     @property
     def caveats(self)->list[str]:
@@ -141,7 +151,7 @@ class Verdicts(View):
         shown = [i for i, title in enumerate(keys) if any(r[i] for r in rows)]
         texts = {k for k, i in enumerate(shown) if keys[i] in ("model", "layer", "figure", "verdict")}
         cells = [[r[i] for i in shown] for r in (_titles(), *rows)]
-        return Table(cells, texts, [self.told, *self.broken], self.caveats)
+        return Table(cells, texts, [self.told, *self.broken], [*self.caveats, *self.machines])
 
     def _sheet(self):
         def used(v): return "" if (share := _used(v, v.found.value)) == math.inf else share
