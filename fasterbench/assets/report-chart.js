@@ -142,7 +142,8 @@ function draw(figure, i) {
   const frame = i ? element("figure", {}, chart) : at("chart")
   if (i) at("charts").append(frame); else frame.replaceChildren(chart)
   const bars = figure.layout.yaxis?.categoryarray?.length
-  if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
+  const room = wide() ? 26 * bars + 50 : 40 * bars + 68                    // on a phone names are above the bars
+  if (i) chart.style.height = `${bars ? room : figure.layout.height ?? 220}px`
   else frame.style.maxHeight = bars ? `${44 * bars + 100}px` : ""          // a single bar is not as high as a chart
   if (i) frame.prepend(element("figcaption", {textContent: figure.alt.split(":")[0]}))
   frame.ariaLabel = figure.alt
