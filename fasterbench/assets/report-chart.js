@@ -52,7 +52,7 @@ function themed(layout, traces, high) {
     axes.yaxis.domain = [0, 1]
   }
   const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
-  const above = !wide() && typeof names[0] === "string" && high > 40 * names.length
+  const above = !wide() && typeof names[0] === "string" && high - 68 > 36 * names.length
   // Axes under which no row passes the filters say so, and nothing else; plotly fails where labels within one are hidden.
   const has = t => (t.visible ?? true) !== "legendonly" && (t.x?.length ?? 0) > 0 && t.y?.length > 0
   for (const k of Object.keys(axes).filter(k => /^yaxis/.test(k) && (k !== "yaxis2" || layout.yaxis2.type !== "category"))) {
@@ -142,8 +142,7 @@ function draw(figure, i) {
   const frame = i ? element("figure", {}, chart) : at("chart")
   if (i) at("charts").append(frame); else frame.replaceChildren(chart)
   const bars = figure.layout.yaxis?.categoryarray?.length
-  const room = wide() ? 26 * bars + 50 : 40 * bars + 68                    // on a phone names are above the bars
-  if (i) chart.style.height = `${bars ? room : figure.layout.height ?? 220}px`
+  if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
   else frame.style.maxHeight = bars ? `${44 * bars + 100}px` : ""          // a single bar is not as high as a chart
   if (i) frame.prepend(element("figcaption", {textContent: figure.alt.split(":")[0]}))
   frame.ariaLabel = figure.alt
