@@ -38,7 +38,7 @@ function stem(name) {
 
 // A long name loses its middle.
 const middle = (text, width, start) => text.length <= width ? text
-  : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`
+  : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`.replace(/…+/g, "…")
 const isPath = name => !/[<(:/]| (?!×\d+$)/.test(name)
 
 // The kept parts of a path, an ellipsis for what is left out between and before them.
@@ -66,7 +66,7 @@ function fitted(parts, kept, width, words = true) {
   kept = new Set(kept)
   for (let i = last; kept.has(i) || i >= 0 && gapped(cut, [...kept, i]).length <= width; i--) kept.add(i)
   const longest = of => of.reduce((a, b) => cut[b].length > cut[a].length ? b : a)
-  const letters = part => part.length > 4 ? middle(part, part.length - 1, 0.6).replace(/…+/, "…") : part
+  const letters = part => part.length > 4 ? middle(part, part.length - 1, 0.6) : part
   for (const shorter of words ? [less, letters] : [letters]) for (const may of [i => i < last, () => true]) {
     const can = () => [...kept].filter(i => may(i) && shorter(cut[i], i === last) !== cut[i])
     for (let left = can(); left.length && gapped(cut, kept).length > width; left = can()) {
