@@ -52,7 +52,7 @@ function themed(layout, traces, high) {
     axes.yaxis.domain = [0, 1]
   }
   const names = layout.yaxis?.categoryarray ?? traces[0]?.y ?? []
-  const above = !wide() && typeof names[0] === "string" && high > 40 * names.length
+  const above = !wide() && typeof names[0] === "string" && high - 68 > 36 * names.length
   // Axes under which no row passes the filters say so, and nothing else; plotly fails where labels within one are hidden.
   const has = t => (t.visible ?? true) !== "legendonly" && (t.x?.length ?? 0) > 0 && t.y?.length > 0
   for (const k of Object.keys(axes).filter(k => /^yaxis/.test(k) && (k !== "yaxis2" || layout.yaxis2.type !== "category"))) {

@@ -38,7 +38,7 @@ function stem(name) {
 
 // A long name loses its middle.
 const middle = (text, width, start) => text.length <= width ? text
-  : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`
+  : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`.replace(/…+/g, "…")
 const isPath = name => !/[<(:/]| (?!×\d+$)/.test(name)
 
 // The kept parts of a path, an ellipsis for what is left out between and before them.
@@ -111,10 +111,15 @@ function toldApart(names, width) {
     : middle(stem(n.name), width, 0.66)
   const shown = new Map(all.map(n => [n.name, short(n, width)]))
   const alike = () => [...sorted(all, n => shown.get(n.name)).values()].filter(g => g.length > 1)
+  // Signatures that differ in their parameters alone keep them.
+  const different = (n, group, first) => {
+    const stems = group.map(g => stem(g.name)), of = new Set(stems).size < stems.length ? group.map(g => g.name) : stems
+    shown.set(n.name, fromDifference(of[group.indexOf(n)], of, width, first))
+  }
   for (const group of alike()) for (const n of group)
-    shown.set(n.name, isPath(n.name) ? fitted(n.parts, n.kept, width, false) : fromDifference(n.name, group.map(g => g.name), width))
+    if (isPath(n.name)) shown.set(n.name, fitted(n.parts, n.kept, width, false)); else different(n, group)
   for (const first of [Math.min, Math.max]) for (const group of alike()) for (const n of group)
-    if (n.parts.length < 2) shown.set(n.name, fromDifference(n.name, group.map(g => g.name), width, first))
+    if (n.parts.length < 2) different(n, group, first)
   for (let more = width + 2, group; group = alike()[0]; more += Math.max(2, more >> 3)) for (const n of group) shown.set(n.name, short(n, more))
   return shown
 }

@@ -13,8 +13,8 @@ const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "inter
                "limit_s", "kind", "rounds", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
                "mfu", "unknown_share", "launch_share", "others", "per_request",
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
-               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "bound", "achieved_gflops", "limit_used", "tokens_per_s",
-               "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
+               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "latency", "bound", "ratio", "achieved_gflops", "limit_used", "tokens_per_s",
+               "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "first_s", "requests_per_s", "expected_s", "potential_s",
                "utilization_after_pct", "change", "size", "fitted", "error", "found", "price", "binds", "measured_s"]
 
 // Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
@@ -143,11 +143,13 @@ function cell(c, row) {
   return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})
 }
 
+// Short on a phone, where it would take the width of names.
+const titleOf = c => !wide() && c.title === "utilization" ? "util." : c.title
 function column(c) {
   const type = `row-${c.field}`, {order} = DataTable.ext.type
   order[`${type}-asc`] = (a, b) => inOrder(a, b, c.field, 1)
   order[`${type}-desc`] = (a, b) => inOrder(a, b, c.field, -1)
-  return {title: element("span", {textContent: c.title}).innerHTML, type,
+  return {title: element("span", {textContent: titleOf(c)}).innerHTML, type,
           className: `field-${c.field.replace(/\W/g, "-")} ${c.text ? "text" : "number"}`,
           orderSequence: c.text ? ["asc", "desc"] : ["desc", "asc"],
           data: (row, type) => type === "display" ? cell(c, row) : type === "filter" ? "" : row}
@@ -177,7 +179,8 @@ function drawTable() {
   body.addEventListener("keydown", pressedKey)
   at("table").tHead.querySelectorAll("th").forEach((th, i) => {
     th.title = shown[i].meaning ?? ""
-    th.style.minWidth = `max(${shown[i].title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(shown[i].title, wide() && shown[i].title.length < 26 ? 2 : 3)}ch + 1.25rem)`
+    const title = titleOf(shown[i])
+    th.style.minWidth = `max(${title.length > 2 ? 3 : 1.6}rem, ${0.95 * titleWidth(title, wide() && title.length < 26 ? 2 : 3)}ch + 1.25rem)`
   })
 }
 

@@ -13,7 +13,7 @@ from fastcore.basics import groupby
 
 from ..roofs.network import Collective
 from ..views.columns import brief
-from ..views.view import Table
+from ..views.view import Table, shortened
 
 # %% ../../nbs/network/collectives_view.ipynb #31e8b818
 _titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiting", "last", "bus bandwidth"]
@@ -31,7 +31,7 @@ def _collective_row(group):
     "Return the collectives of one kind, group and size as texts."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
     least = "≥ " if c.alone else ""
-    return [c.kind, c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size or '?'}", str(len(group)),
+    return [shortened(c.kind, 22), c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size or '?'}", str(len(group)),
             ("≤ " if c.alone else "") + brief(median(c.transfer_s for c in group), "s"),
             "?" if c.alone else brief(sum(c.wait_s for c in group) / len(group), "s"), _last(group),
             least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
@@ -46,7 +46,7 @@ def collectives_table(
     groups = groupby(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
     groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
     rows = [_collective_row(group) for group in groups[:top]]
-    keep = [k for k in range(len(_titles)) if k != 1 or any(r[1] for r in rows)]
+    keep = [k for k in range(len(_titles)) if any(r[k].strip("?") for r in rows)] or range(len(_titles))
     more, cells = len(groups) - len(rows), [[r[k] for k in keep] for r in (_titles, *rows)]
     said = [_both_waits] if rows else []
     return Table(cells, {0}, [], [*([f"… and {more} more kinds and sizes"] if more else []), *said]).text(width)

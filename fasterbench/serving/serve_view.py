@@ -196,7 +196,7 @@ def _serve_roof(fig, level, flops, low, high):
 
 def _roof_name(fig, x, y, text, above):
     "Name a roof above its slope, at the left, or below it, at the right."
-    side = dict(xanchor="left", yanchor="top", xshift=9)
+    side = dict(xanchor="left", yanchor="top", xshift=9, yshift=-4)
     if above: side = dict(xanchor="right", yanchor="bottom", xshift=-3)
     fig.add_annotation(x=log10(x), y=log10(y), xref="x2", yref="y2", text=escape(text), showarrow=False,
                        font=dict(size=11), **side)
@@ -258,8 +258,8 @@ def _where_it_fits(fig, result):
     if result.most_batch is None or result.most_batch >= last: return
     start = max(result.most_batch, 0.7)
     fig.add_vrect(x0=start, x1=last * 1.3, fillcolor=ink, opacity=0.13, line_width=0, row=1, col=1)
-    fig.add_annotation(x=log10(start), y=0.1, yref="y domain", xref="x", text=" does not fit", showarrow=False,
-                       xanchor="left", font=dict(size=11))
+    fig.add_annotation(x=log10(1.3 * last), y=0.02, yref="y domain", xref="x", text="does not fit ", showarrow=False,
+                       xanchor="right", font=dict(size=11))
 
 def _measured_marks(fig, points):
     "Mark what was measured."
@@ -449,8 +449,8 @@ class ServeOption(_Expected):
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
-_first_of_options = ("name", "batch", "bound", "expected_s", "expected_per_device", "ratio", "output_price",
-                     "request_price")
+_first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
+                     "ratio", "output_price", "request_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
                      "ratio", "price", "limit_per_device", "request_price")
 _option_fields = as_fields("""

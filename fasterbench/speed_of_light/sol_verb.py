@@ -153,14 +153,16 @@ class Bounds(LongView):
     def _chart(self, title):
         from fasterbench.views.plot import canvas, dress, grid
         timed = sorted((r for r in self.rows if r.get("share")), key=lambda r: -r["share"])
-        fig, below = canvas(), [r["verdict"] == "impossible" for r in timed]
-        fig.add_scatter(x=list(range(1, len(timed) + 1)), y=[1 / r["share"] for r in timed], mode="markers+text",
-                        text=[r["problem"] if is_below else "" for r, is_below in zip(timed, below)],
-                        textposition="top right", hovertext=[_hover(r) for r in timed], hoverinfo="text",
-                        marker=dict(color=["#c2413b" if is_below else "#2f6fb0" for is_below in below]))
+        fig, few = canvas(), len(timed) < 9
+        for name, color, below in (("impossible", "#c2413b", True), ("at or above the bound", "#2f6fb0", False)):
+            of = [(i, r) for i, r in enumerate(timed, 1) if (r["verdict"] == "impossible") == below]
+            if of: fig.add_scatter(
+                x=[i for i, _ in of], y=[1 / r["share"] for _, r in of], name=name, mode="markers+text",
+                text=[r["problem"] if below or few else "" for _, r in of], textposition="top center",
+                hovertext=[_hover(r) for _, r in of], hoverinfo="text", marker=dict(color=color, size=10))
         fig.add_hline(y=1, line=dict(color="#74808a", dash="dash"))
         fig.update_xaxes(title="problems, nearest to their bound first", gridcolor=grid, tick0=1,
-                         dtick=max(1, len(timed) // 8))
+                         dtick=max(1, len(timed) // 8), range=[0.5, len(timed) + 0.5])
         fig.update_yaxes(title="measured time ÷ bound", type="log", gridcolor=grid)
         return dress(fig, title, f"Measured time over bound of {len(timed)} problems.", 480)
 

@@ -56,6 +56,7 @@ def shown_fields(points:list[RooflinePoint])->list[Field]:
     fast = max((p.achieved_gflops or 0 for p in points), default=0) >= 1e4
     if not any(map(has_caveat, points)): absent.add("time_iqr_s")
     if all(p.wire_bytes == 0 for p in points): absent.add("wire_bytes")
+    absent |= {k for k in ("share", "utilization_pct") if all(getattr(p, k) is None for p in points)}
     shown = [fields[k] for k in _columns if k not in absent]
     if fast: shown = [f._replace(unit="TFLOP/s", short="TFLOP/s") if f.name == "achieved_gflops" else f for f in shown]
     return _with_ranks(_two_times(shown, points), points)
