@@ -221,7 +221,8 @@ class _Elsewhere:
             new = make_wrapper_subclass(type(t), t.shape, **how)
         else:
             names, more = t.__tensor_flatten__()
-            parts = {name: self.fake(getattr(t, name)) for name in names}
+            parts = {name: self.fake(part) if isinstance(part := getattr(t, name), torch.Tensor) else part
+                     for name in names}                           # a DTensor names its mesh too
             new = type(t).__tensor_unflatten__(parts, more, t.shape, t.stride())
             return nn.Parameter(new, t.requires_grad) if isinstance(t, nn.Parameter) else new
         new.__dict__.update({k: v for k, v in held.items() if k not in vars(new)})
