@@ -375,6 +375,7 @@ def _unreduced(module):
     "Find where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
     for group in groups_of(module._get_fsdp_state()):
         for p in group.fsdp_params:
+            if group.is_unsharded: yield p.sharded_param, "grad"        # which the model does not have now
             if hasattr(p, "_unsharded_param"): yield p._unsharded_param, "grad"
             if "unsharded_accumulated_grad" in vars(p): yield p, "unsharded_accumulated_grad"
         if hasattr(group, "_partial_reduce_output"): yield group, "_partial_reduce_output"

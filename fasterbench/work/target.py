@@ -147,6 +147,7 @@ class FakeTracer(Tracer):
             assume(_through_views)
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
+        if op_name(op).startswith("c10d::"): self.memory.lives.opaque = True   # likewise: gloo copies what it reduces
         return out
 
 # PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
@@ -322,7 +323,7 @@ def _fake_shards(model, place):
         with _fake_model(model, place.fake):
             for p in params:
                 vars(p).pop("_unsharded_param", None)
-                p.all_gather_outputs = []
+                p.all_gather_outputs, p._sharded_param_data = [], None
                 p.reset_sharded_param()
             yield
     finally:
