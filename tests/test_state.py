@@ -147,6 +147,7 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel as DDP
 from fasterbench.work.count import count_work
+from fasterbench.work.target import Target
 from fasterbench.roofline import RooflineAnalyzer, HardwarePeaks
 store = dist.FileStore("store", 1)
 dist.init_process_group("gloo", store=store, rank=0, world_size=1)
@@ -165,16 +166,19 @@ def measure(m, what):
     analyzer = RooflineAnalyzer(m, x, HardwarePeaks(1e12, 1e11))
     opt = torch.optim.SGD(m.parameters(), lr=.1)
     dict(nothing=lambda: None, count=lambda: count_work(m, x), count_step=lambda: count_work(m, x, backward=True),
+         count_without_data=lambda: count_work(m, x, backward=True, target=Target("cpu")),
          profile=lambda: analyzer.profile(warmup=1, steps=2, progress=False),
          profile_step=lambda: analyzer.profile(warmup=1, steps=2, progress=False, backward=True, optimizer=opt))[what]()
 x, found = torch.linspace(-1, 1, 12).view(3, 4), {}
 makers = dict(fsdp=fsdp, ddp=lambda: DDP(blocks()), static=lambda: DDP(blocks(), static_graph=True),
               views=lambda: DDP(blocks(), gradient_as_bucket_view=True))
 for name, make in makers.items():
-    for before in (False, True):
-        for what in ("nothing", "count", "profile", "count_step", "profile_step"):
+    for before in ("new", "trained", "evaluated"):
+        for what in ("nothing", "count", "count_without_data", "profile", "count_step", "profile_step"):
             m = make(); opt = torch.optim.SGD(m.parameters(), lr=.1)
-            if before: steps(m, opt)
+            if before == "trained": steps(m, opt)
+            if before == "evaluated":
+                with torch.no_grad(): m(x)                 # the root of FSDP2 stays whole
             grads = [None if p.grad is None else local(p.grad).tolist() for p in m.parameters()]
             measure(m, what)
             same = grads == [None if p.grad is None else local(p.grad).tolist() for p in m.parameters()]
@@ -191,7 +195,7 @@ def test_distributed_wrappers_on_one_rank_train_on_bit_for_bit(tmp_path):
     done = python(distributed, tmp_path, package=True)
     assert done.returncode == 0, done.stderr
     found = json.loads((tmp_path/"found.json").read_text())
-    assert len(found) == 4 * 2 * 5
+    assert len(found) == 4 * 3 * 6
     for key, (same, after) in found.items():
         wrapper, what, before = key.split()
         assert same, f"gradients changed: {key}"

@@ -367,11 +367,15 @@ def _restore_sharding(module, was):
     module.reshard() if was else module.unshard()
 
 # %% ../../nbs/engine/model_state.ipynb #un0red01
+def groups_of(state)->list:
+    "Return the groups of parameters that FSDP gathers at once, of the state of one module."
+    return getattr(state, "_fsdp_param_groups", None) or list(filter(None, [state._fsdp_param_group]))
+
 def _unreduced(module):
     "Find where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
-    state = module._get_fsdp_state()
-    for group in getattr(state, "_fsdp_param_groups", None) or filter(None, [state._fsdp_param_group]):
+    for group in groups_of(module._get_fsdp_state()):
         for p in group.fsdp_params:
+            if group.is_unsharded: yield p.sharded_param, "grad"        # which the model does not have now
             if hasattr(p, "_unsharded_param"): yield p._unsharded_param, "grad"
             if "unsharded_accumulated_grad" in vars(p): yield p, "unsharded_accumulated_grad"
         if hasattr(group, "_partial_reduce_output"): yield group, "_partial_reduce_output"

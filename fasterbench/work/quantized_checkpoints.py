@@ -446,6 +446,11 @@ class StoredWeights:
         stored = f"weights as the checkpoint stores them: matrices in {self.bits} bits, multiplied in {dtype}"
         return [stored, *self.notes]
 
+    def with_part(self, path:str, other:"StoredWeights")->"StoredWeights":
+        "Return these and the weights of the model at `path`."
+        inner = {f"{path}.{n}" if path else n: b for n, b in other.bytes.items()}
+        return StoredWeights(self.bytes | inner, self.formats + other.formats, self.unknown + other.unknown)
+
     def parameter_bytes(self, model:nn.Module)->int:
         "Return the bytes of all parameters of a model."
         return round(sum(self.bytes.get(n, p.numel() * p.element_size()) for n, p in model.named_parameters()))
@@ -470,9 +475,11 @@ def _reader(q):
 
 def _in_format(names, format_of):
     "Return the stored weights of matrices that have a format."
-    found, used = {}, {}
-    for name, p in names.model.named_parameters():                 # of tied ones the first alone, the table's
-        whole = p.is_floating_point() and p.itemsize > 1           # not packed by a library already
+    found, used, weights = {}, {}, dict(names.model.named_parameters())    # of tied ones the first alone, the table's
+    matrices = [p for n, p in weights.items() if any(not m.is_table for m in names.matrices.get(n, ()))]
+    frozen = not all(p.requires_grad for p in matrices)            # then those that take a gradient are adapters
+    for name, p in weights.items():
+        whole = p.is_floating_point() and p.itemsize > 1 and not (frozen and p.requires_grad)  # not packed already
         formats = [(m, format_of(m)) for m in names.matrices.get(name, ())] if whole else []
         if not any(f for _, f in formats): continue
         used |= dict.fromkeys(f for _, f in formats if f)
@@ -489,8 +496,19 @@ def stored_weights(
     if fmt is not None:
         names = QuantizedNames(model, False)
         return _in_format(names, _all_but(names.head, fmt))
-    found = quantization_of(model.config) if hasattr(model, "config") else None
-    if not found: return StoredWeights()
+    stored = StoredWeights()
+    for path, (inner, found) in _quantized_parts(model).items(): stored = stored.with_part(path, _part_stored(inner, found))
+    return stored
+
+def _quantized_parts(model):
+    "Return the outermost models whose configurations say how they are stored, by path."
+    said = {path: (m, q) for path, m in model.named_modules() if (q := quantization_of(vars(m).get("config")))}
+    said = {path: of for path, of in said.items() if hasattr(type(of[0]), "get_output_embeddings")} or said  # no wrapper
+    return {path: of for path, of in said.items() if not path or "" not in said and not lies_in(_above(path), said)}
+
+def _above(path): return path.rpartition(".")[0]
+
+def _part_stored(model, found):
     q = _Settings(found)
     names = QuantizedNames(model, bool(re.search(r"experts\\*\.\d", str(found))))
     read = _reader(q)

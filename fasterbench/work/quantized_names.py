@@ -32,6 +32,12 @@ class Matrix(NamedTuple):
     def is_table(self)->bool: return "Embedding" in self.types
 
 # %% ../../nbs/work/quantized_names.ipynb #e2f2c694
+_around = re.compile(r"(?:^|\.)(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|base_layer)(?=\.|$)")
+
+def _checkpoint_name(path):
+    "Return the name in the checkpoint of the module at `path`: without what compiles, recomputes, shards or adapts it."
+    return _around.sub("", path).removeprefix(".")
+
 _name_roots = ("model.language_model.", "language_model.model.", "language_model.", "model.", "")
 
 def _spellings(path):
@@ -63,8 +69,11 @@ class QuantizedNames:
         config = model.config.get_text_config() if hasattr(model.config, "get_text_config") else model.config
         modules = dict(model.named_modules())
         self._mixes = bool(getattr(config, "num_local_experts", 0))   # Mixtral and its kin named them otherwise
-        for path in modules: self._spell(path)
-        for path, module in modules.items(): self._add(path, module, getattr(config, "hidden_size", 0), each)
+        for path in modules: self._spell(_checkpoint_name(path))
+        added = {f"{path}.{child}" for path, m in modules.items() if "base_layer" in m._modules
+                 for child in m._modules if child != "base_layer"}
+        for path, module in modules.items():           # adapters beside a layer are not in the checkpoint
+            if not lies_in(path, added): self._add(path, module, getattr(config, "hidden_size", 0), each)
         self.types = {t for found in self.matrices.values() for m in found for t in m.types}
         self._text = "\n".join(self._of)
 
@@ -74,19 +83,19 @@ class QuantizedNames:
         for s in found: self._of.setdefault(s, {})[path] = True
 
     def _add(self, path, module, hidden, each):
-        types = tuple(c.__name__ for c in type(module).__mro__)
+        types, stored = tuple(c.__name__ for c in type(module).__mro__), _checkpoint_name(path)
         if isinstance(module, (nn.Linear, nn.Embedding)) or _is_conv1d(module):
             sides = tuple(module.weight.shape)
             outputs, inputs = sides[::-1] if _is_conv1d(module) else sides
-            self.matrices[f"{path}.weight"] = [Matrix(path, outputs, inputs, 1, types)]
+            self.matrices[f"{path}.weight"] = [Matrix(stored, outputs, inputs, 1, types)]
         elif "expert" in path:
             for name, p in module._parameters.items():
                 if p is None or p.dim() < 2 or "bias" in name: continue
-                found = _expert_matrices(path, name, tuple(p.shape), hidden, each)
+                found = _expert_matrices(stored, name, tuple(p.shape), hidden, each)
                 self.matrices[f"{path}.{name}"] = [m for m, _ in found]
                 for m, names in found:
                     numbered = m.module.rpartition(".")[0]
-                    self._spell(m.module, f"{path}.{name}", *(f"{numbered}.{n}" for n in names))
+                    self._spell(m.module, f"{stored}.{name}", *(f"{numbered}.{n}" for n in names))
                     self._spell(numbered)
 
     @property
@@ -94,7 +103,7 @@ class QuantizedNames:
         "The modules that stay where a configuration names none: what gives the logits, and what is tied to it."
         asked = getattr(self.model, "get_output_embeddings", None)
         output = asked() if asked else None
-        return {path for path, m in self.model.named_modules() if output is not None and m is output}
+        return {_checkpoint_name(path) for path, m in self.model.named_modules() if output is not None and m is output}
 
     def find(self,
         entries:Iterable[str],
@@ -122,7 +131,8 @@ class QuantizedNames:
     def in_float32(self)->set[str]:
         "The modules that the library keeps in float32."
         tests = list(map(as_pattern, getattr(self.model, "_keep_in_fp32_modules", None) or ()))
-        return {path for path, _ in self.model.named_modules() if any(test(path) for test in tests)}
+        paths = {_checkpoint_name(path) for path, _ in self.model.named_modules()}
+        return {path for path in paths if any(test(path) for test in tests)}
 
 # %% ../../nbs/work/quantized_names.ipynb #a2075a90
 def lies_in(

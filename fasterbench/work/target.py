@@ -23,6 +23,7 @@ from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOu
                                       is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import backward_here
+from ..engine.model_state import groups_of, sharded_class
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
@@ -146,6 +147,7 @@ class FakeTracer(Tracer):
             assume(_through_views)
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
+        if op_name(op).startswith("c10d::"): self.memory.lives.opaque = True   # likewise: gloo copies what it reduces
         return out
 
 # PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
@@ -221,7 +223,8 @@ class _Elsewhere:
             new = make_wrapper_subclass(type(t), t.shape, **how)
         else:
             names, more = t.__tensor_flatten__()
-            parts = {name: self.fake(getattr(t, name)) for name in names}
+            parts = {name: self.fake(part) if isinstance(part := getattr(t, name), torch.Tensor) else part
+                     for name in names}                           # a DTensor names its mesh too
             new = type(t).__tensor_unflatten__(parts, more, t.shape, t.stride())
             return nn.Parameter(new, t.requires_grad) if isinstance(t, nn.Parameter) else new
         new.__dict__.update({k: v for k, v in held.items() if k not in vars(new)})
@@ -299,6 +302,32 @@ def _fake_model(model, fake):
         yield
     finally:
         for d, k, t in reversed(undo): d[k] = t
+
+def _copied(value): return copy.copy(value) if isinstance(value, (list, dict, set)) else value
+
+@contextmanager
+def _fake_shards(model, place):
+    "Replace tensors of `model` by fake ones for a while, also those that FSDP2 holds, which then has gathered nothing."
+    sharded = [m for m in model.modules() if isinstance(m, sharded_class())]
+    states = [m._get_fsdp_state() for m in sharded]
+    groups = [g for s in states for g in groups_of(s)]
+    other = next((g.device.type for g in groups if g.device.type != place.device.type), "")
+    if other:
+        raise ValueError(f"{type(model).__name__} is sharded by FSDP2 over a mesh of type {other}, which cannot be "
+                         f"counted for {place.device.type}: count it before fully_shard")
+    for m in sharded: m.reshard()
+    params = [p for g in groups for p in g.fsdp_params]
+    things = [*states, *(s._state_ctx for s in states), *(s._comm_ctx for s in states), *groups, *params]
+    kept = [(vars(t), {k: _copied(v) for k, v in vars(t).items()}) for t in things]
+    try:
+        with _fake_model(model, place.fake):
+            for p in params:
+                vars(p).pop("_unsharded_param", None)
+                p.all_gather_outputs, p._sharded_param_data = [], None
+                p.reset_sharded_param()
+            yield
+    finally:
+        for now, before in kept: now.clear(); now.update(before)
 
 # %% ../../nbs/work/target.ipynb #2c1f1942
 @contextmanager
@@ -411,7 +440,7 @@ def on_target(
         args, kwargs = _fake_sample((args, kwargs), place.fake, sample)
         sample = list(map(id, sample))
         del tensors
-        for context in (warnings.catch_warnings(), *(_fake_model(m, place.fake) for m in modules), mode,
+        for context in (warnings.catch_warnings(), *(_fake_shards(m, place) for m in modules), mode,
                         StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
                         hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
             stack.enter_context(context)

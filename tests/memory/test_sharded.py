@@ -16,19 +16,23 @@ from torch.distributed.fsdp import fully_shard
 warnings.simplefilter("ignore")
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
 from fasterbench import count_work
+from fasterbench.work.target import Target
 def net(kind):
     model = nn.Sequential(nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False))
     if kind == "ddp": return nn.parallel.DistributedDataParallel(model)
     for layer in (model[0], model[2]): fully_shard(layer)
     return fully_shard(model)
 out = {}
-for kind in ("ddp", "fsdp"):
+for kind, target in (("ddp", None), ("fsdp", None), ("fsdp without data", Target("cpu"))):
     model = net(kind)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
-    work = count_work(model, torch.randn(32, 64), backward=True, optimizer=optimizer)
+    work = count_work(model, torch.randn(32, 64), backward=True, optimizer=optimizer, target=target)
     m = work.memory
     out[kind] = dict(flops=work.contraction_flops, sent=work.wire_bytes, peak=m.peak_bytes, parts=m.parts,
                      place=m.place, exact=m.exact, timeline=[[t.phase, t.operator, t.parts] for t in m.timeline])
+bare, real = out["fsdp without data"], out["fsdp"]
+assert (bare["flops"], bare["sent"], bare["exact"]) == (real["flops"], real["sent"], False), bare
+assert bare["peak"] <= real["peak"], bare          # gloo copies what it reduces
 print("OUT" + json.dumps(out))
 """
 
