@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import count
 
 import torch
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from ..core.private import _current_autograd_node, _disable_current_modes
 from .process import SharedSwitch
@@ -34,9 +34,17 @@ def running_node():
 # %% ../../nbs/engine/backward.ipynb #e6f6a94a
 def _filled(node, grads):
     "Return the gradients of what a function of Python returned, zeros for those that did not come."
-    if not getattr(node, "materialize_grads", True): return grads
+    if not getattr(node, "fills", True): return grads
     return [torch.zeros(m.shape, dtype=m.dtype, device=m.device) if g is None else g
             for g, m in zip(grads, node._input_metadata)]
+
+def _noted(node, fills):
+    "Do what `ctx.set_materialize_grads` does, and note it: PyTorch does not tell."
+    node.fills = fills
+    _filling.before(node, fills)
+
+def _set_filling(method): FunctionCtx.set_materialize_grads = method
+_filling = SharedSwitch(lambda: FunctionCtx.set_materialize_grads, _set_filling, lambda: _noted)
 
 @contextmanager
 def _at_work(node):
@@ -200,7 +208,7 @@ _number = SharedSwitch(lambda: torch._C._current_graph_task_id, _set_number, lam
 @contextmanager
 def backward_here():
     "Run the backwards of this thread node by node within the context: tensors may be of a device without a driver."
-    with _engine(), _number(), _pushed():
+    with _engine(), _number(), _pushed(), _filling():
         _running.depth += 1
         try: yield
         finally: _running.depth -= 1
