@@ -18,9 +18,9 @@ from test_zoo import families, made, network_of, others, sum_of_results
 cpu = Target("cpu")
 targets = dict(cpu=cpu, cuda=Target("cuda", "sm90"))
 
-def alike(model, sample, **how):
+def alike(model, sample, target=cpu, **how):
     "Compare a run without data with the same run on data; one that needs data is refused in words."
-    try: there = count_work(model, sample, target=cpu, **how)
+    try: there = count_work(model, sample, target=target, **how)
     except ValueError as error:
         assert "tensors without data do not have" in str(error)
         return
@@ -159,14 +159,13 @@ def test_a_loss_keeps_its_buffer(loss):
 
 class Clipping(torch.optim.AdamW):
     def step(self, closure=None):
-        nn.utils.clip_grad_norm_([p for g in self.param_groups for p in g["params"]], 1.0)
+        nn.utils.clip_grad_norm_(self.param_groups[0]["params"], 1.0)
         return super().step(closure)
 
 def test_clipping_is_one_operator_over_all_gradients():
     net = nn.Sequential(*[nn.Linear(16, 16) for _ in range(3)])
-    works = [count_work(net, torch.ones(4, 16), backward=True, optimizer=Clipping(net.parameters()), target=t)
-             for t in (None, cpu)]
-    first, second = ([c.operator for c in w.trace] for w in works)
+    first, second = ([c.operator for c in count_work(net, torch.ones(4, 16), target=t, backward=True,
+                                                     optimizer=Clipping(net.parameters())).trace] for t in (None, cpu))
     assert first == second and first.count("aten::_foreach_norm") == 1
 
 def test_the_operators_of_a_gradient_scaler():
@@ -176,23 +175,23 @@ def test_the_operators_of_a_gradient_scaler():
         return x
     assert count_work(Calls(unscale), torch.ones(4, 8)).flops == 2 * 4 * 8
 
-@pytest.mark.parametrize("target", targets)
+@pytest.mark.parametrize("target", targets.values())
 def test_loops_take_their_steps_and_one_branch_runs(target):
     "Six steps of 4 rows; of two branches the one with one product."
     one, layer = 2 * 4 * 16 * 16, nn.Linear(16, 16, bias=False)
-    def flops(f, x): return count_work(Calls(f, l=layer).eval(), x, target=targets[target])
-    assert flops(lambda m, x: each(lambda y: m.l(y), x), torch.ones(6, 4, 16)).contraction_flops == 6 * one
-    work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), lambda y: m.l(y), (x,)),
-                 torch.ones(4, 16))
+    def flops(f, x): return count_work(Calls(f, l=layer).eval(), x, target=target)
+    assert flops(lambda m, x: each(m.l, x), torch.ones(6, 4, 16)).contraction_flops == 6 * one
+    work = flops(lambda m, x: torch.cond(x.sum() > 0, lambda y: m.l(m.l(y)), m.l, (x,)), torch.ones(4, 16))
     assert work.contraction_flops == one and "branch" in work.assumptions[0] and not work.memory.exact
 
-@pytest.mark.parametrize("forward", [
-    lambda m, x: torch.cond(torch.ones(1, 4).sum() > 0, lambda y: m.l(m.l(y)), m.l, (x,)),
-    lambda m, x: while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, m.l(y)), (torch.tensor(0), x))[1]])
-def test_conditions_on_what_a_forward_makes_are_known(forward):
-    "Two products of 4 rows each."
+@pytest.mark.parametrize("forward, counters", [
+    (lambda m, x: torch.cond(torch.ones(1, 4).sum() > 0, lambda y: m.l(m.l(y)), m.l, (x,)), 0),
+    (lambda m, x: while_loop(lambda i, y: i < 2, lambda i, y: (i + 1, m.l(y)), (torch.tensor(0), x))[1], 3)])
+def test_conditions_on_what_a_forward_makes_are_known(forward, counters):
+    "Two products of 4 rows each. At most there are the weight, what a step gets and gives, the sample, and one truth."
     work = count_work(Calls(forward, l=nn.Linear(16, 16, bias=False)), torch.ones(4, 16), target=cpu)
     assert (work.contraction_flops, work.assumptions) == (2 * 2 * 4 * 16 * 16, ())
+    assert work.memory.peak_bytes == 4 * 16 * 16 + 3 * 4 * 4 * 16 + 1 + 8 * counters
 
 @pytest.mark.parametrize("forward", [
     lambda m, x: torch.cond(x.sum() > 0, m.l, m.k, (x,)),
@@ -271,9 +270,7 @@ def test_tensors_that_code_holds_count_once(forward, backward):
     "Plain tensors, no buffers, and views of them."
     net = Calls(lambda m, x: forward(m, m.layer(x)), layer=nn.Linear(16, 16), table=torch.ones(4, 16),
                 more=dict(table=torch.ones(8, 16)))
-    alike(net, torch.ones(32, 16), backward=backward)
-    here, there = (count_work(net, torch.ones(32, 16), backward=backward, target=t) for t in (None, targets["cuda"]))
-    assert (here.flops, here.bytes) == (there.flops, there.bytes)
+    for target in targets.values(): alike(net, torch.ones(32, 16), target, backward=backward)
 
 def test_tensors_that_code_holds_count_beside_another_thread():
     "A run that looks for the thread's operators brings them too."

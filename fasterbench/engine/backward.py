@@ -13,7 +13,7 @@ from functools import cache, partial
 from itertools import count
 
 import torch
-from torch.autograd.function import BackwardCFunction
+from torch.autograd.function import BackwardCFunction, FunctionCtx
 
 from ..core.private import _current_autograd_node, _disable_current_modes
 from .process import SharedSwitch
@@ -21,9 +21,9 @@ from .step import graph_nodes
 
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
-    "The node that runs in this thread, what it used, the number of its backward, and how many contexts are open."
+    "The node that runs in this thread, what it used, its backward's number, how many contexts are open, and hooks."
     node, task, depth = None, -1, 0
-    def __init__(self): self.used = []
+    def __init__(self): self.used, self.hooks = [], {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
 
@@ -34,9 +34,37 @@ def running_node():
 # %% ../../nbs/engine/backward.ipynb #e6f6a94a
 def _filled(node, grads):
     "Return the gradients of what a function of Python returned, zeros for those that did not come."
-    if not getattr(node, "materialize_grads", True): return grads
+    if not getattr(node, "fills", True): return grads
     return [torch.zeros(m.shape, dtype=m.dtype, device=m.device) if g is None else g
             for g, m in zip(grads, node._input_metadata)]
+
+def _noted(node, fills):
+    "Do what `ctx.set_materialize_grads` does, and note it: PyTorch does not tell."
+    node.fills = fills
+    _filling.before(node, fills)
+
+def _register_hook(t, hook):
+    "Do what `t.register_hook` does, and note it: a node that is called from Python runs no hook."
+    handle = _hooking.before(t, hook)
+    if _running.depth and t.grad_fn is not None:
+        edge = torch.autograd.graph.get_gradient_edge(t)
+        _running.hooks.setdefault(edge.node, {})[edge.output_nr] = t._backward_hooks
+    return handle
+
+def _hooked(node, grads):
+    "Return gradients as hooks of the tensors leave them."
+    leaf = getattr(node, "variable", None)
+    for at, hooks in (_running.hooks.get(node, {}) if leaf is None else {0: leaf._backward_hooks}).items():
+        for hook in list((hooks or {}).values()) if grads[at] is not None else ():
+            changed = hook(grads[at])
+            if changed is not None: grads[at] = changed
+    return grads
+
+def _set_hooking(method): torch.Tensor.register_hook = method
+_hooking = SharedSwitch(lambda: torch.Tensor.register_hook, _set_hooking, lambda: _register_hook)
+
+def _set_filling(method): FunctionCtx.set_materialize_grads = method
+_filling = SharedSwitch(lambda: FunctionCtx.set_materialize_grads, _set_filling, lambda: _noted)
 
 @contextmanager
 def _at_work(node):
@@ -58,7 +86,7 @@ def _run_node(node, grads):
 
 def _can_take(tensor, grad):
     "Tell if a leaf can take its first gradient without a copy; the stride of an axis of length 1 means nothing."
-    if tensor.grad is not None or torch.is_grad_enabled() or tensor._post_accumulate_grad_hooks: return False
+    if tensor.grad is not None or torch.is_grad_enabled(): return False
     return grad.layout is torch.strided and all(
         n == 1 or a == b for n, a, b in zip(grad.shape, grad.stride(), tensor.stride()))
 
@@ -156,6 +184,7 @@ class _Backward:
         if leaf is None or grad is None or not _can_take(leaf, grad): return False
         if any(grad is g for buffer in self.buffers.values() for g in buffer): return False
         leaf.grad = grad.detach()
+        for hook in list((leaf._post_accumulate_grad_hooks or {}).values()): hook(leaf)
         return True
 
     def hand_on(self, to, at, grad):
@@ -167,7 +196,7 @@ class _Backward:
         "Run every node; return the gradients that were asked for."
         while self.ready:
             *_, node = heapq.heappop(self.ready)
-            grads = self.buffers.pop(node, [None] * len(node._input_metadata))
+            grads = _hooked(node, self.buffers.pop(node, [None] * len(node._input_metadata)))
             self.found[node] = grads if any(e.node is node for e in self.edges) else None
             if node not in self.runs: continue
             with _at_work(node) as used:
@@ -200,7 +229,9 @@ _number = SharedSwitch(lambda: torch._C._current_graph_task_id, _set_number, lam
 @contextmanager
 def backward_here():
     "Run the backwards of this thread node by node within the context: tensors may be of a device without a driver."
-    with _engine(), _number(), _pushed():
+    with _engine(), _number(), _pushed(), _filling(), _hooking():
         _running.depth += 1
         try: yield
-        finally: _running.depth -= 1
+        finally:
+            _running.depth -= 1
+            if not _running.depth: _running.hooks.clear()

@@ -132,6 +132,7 @@ class Watcher(TorchDispatchMode):
     "A dispatch mode whose `see(op, args, kwargs)` runs every operator that does something itself."
     supports_higher_order_operators = True
     fake_mode, number_seen, handing_on, at_work = None, 0, False, False
+    looks = True            # not while operators are run to make a graph of them
     functions = 0           # operators that call functions, which are running: what these do besides is not seen
     called = captured = False   # whether there was one, and whether it used parameters that are none of its `operands`
     operands = frozenset()
@@ -146,7 +147,8 @@ class Watcher(TorchDispatchMode):
         finally: self.at_work = before
 
     def _dispatched(self, op, types, args, kwargs):
-        if _fake_mode() not in (None, self.fake_mode): return op(*args, **kwargs)      # finds shapes, computes nothing
+        finds_shapes = _fake_mode() not in (None, self.fake_mode)                          # and computes nothing
+        if finds_shapes or not self.looks: return op(*args, **kwargs)
         if is_wrapped(types): return self._handed_on(op, args, kwargs)
         self.number_seen += 1
         if isinstance(op, HigherOrderOperator): return self._higher_order(op, args, kwargs)

@@ -15,6 +15,7 @@ import torch
 from ..core.private import (FakeTensor, _disable_current_modes, _len_torch_dispatch_stack, as_subclass,
                                       make_subclass)
 from ..engine.process import SharedSwitch
+from .captured import flex_lifted
 from .rules import values_of
 
 # %% ../../nbs/work/doors.ipynb #dr000005
@@ -85,6 +86,26 @@ def _make_subclass(cls, t, requires_grad=False, **kwargs):
     if isinstance(t, FakeTensor): return _fake_subclass(cls, t, requires_grad)
     return make_subclass(cls, t, requires_grad, **kwargs)
 
+_flex = type(torch.ops.higher_order.flex_attention)
+_flex_call = _flex.__call__
+
+def _called_flex(self, q, k, v, score, blocks, scale, options, of_scores=(), of_mask=()):
+    "Call `flex_attention`; where operators are watched, with the tensors that its functions capture."
+    if (stack := getattr(_watchers, "stack", None)) and not of_scores and not isinstance(score, torch.fx.GraphModule):
+        score, blocks, *captured = flex_lifted(q, score, blocks)
+        of_scores, of_mask = (tuple(map(stack[-1].there, tensors)) for tensors in captured)
+    return _flex_call(self, q, k, v, score, blocks, scale, options, of_scores, of_mask)
+
+_flex_module = sys.modules[_flex.__module__]
+_graphs_alone = _flex_module.create_fw_bw_graph
+
+def _graphs(*args):
+    "Return what `flex_attention` makes of a function for its backward: it looks at operators, and computes nothing."
+    if not (stack := getattr(_watchers, "stack", None)): return _graphs_alone(*args)
+    before, stack[-1].looks = stack[-1].looks, False
+    try: return _graphs_alone(*args)
+    finally: stack[-1].looks = before
+
 _doors = [(torch.Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _doors += [(torch.UntypedStorage, "data_ptr"), (FakeTensor, "tolist")]
 _absent = object()
@@ -98,7 +119,9 @@ def _set(methods):
 
 _makers = {(torch.Tensor, name): _Maker(name, made) for name, made in dict(__new__=_made, _make_subclass=_make_subclass
                                                                            ).items()}
-_telling_doors = {door: _telling(*door) for door in _doors} | _makers | {(torch.Tensor, "as_subclass"): _as_subclass}
+_functions = {(torch.Tensor, "as_subclass"): _as_subclass, (_flex, "__call__"): _called_flex,
+              (_flex_module, "create_fw_bw_graph"): _graphs}
+_telling_doors = {door: _telling(*door) for door in _doors} | _makers | _functions
 _switch = SharedSwitch(_as_they_are, _set, lambda: _telling_doors)
 
 @contextmanager

@@ -199,6 +199,11 @@ _kernels = _Kernels()
 _choosing = SharedSwitch(lambda: False, _kernels.set, lambda: True)
 
 # %% ../../nbs/work/target.ipynb #dcf16c39
+def _hook_as(t, new):
+    "Let the gradient of `new` run the hooks that belong to that of `t`."
+    if t._backward_hooks: new._backward_hooks = t._backward_hooks
+    if t._post_accumulate_grad_hooks: new._post_accumulate_grad_hooks = t._post_accumulate_grad_hooks
+
 class _Elsewhere:
     "Where a run is counted: a device, and its tensors without data."
     def __init__(self, target, mode):
@@ -236,6 +241,7 @@ class _Elsewhere:
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
             new = nn.Parameter(new, t.requires_grad) if parameter else new.requires_grad_(t.requires_grad)
+            if parameter: _hook_as(t, new)
         if not isinstance(t, (FakeTensor, nn.Parameter)) and (known := self.values.of(t)) is not None:
             self.values.note(new, known)
         return new
@@ -406,6 +412,10 @@ def _explained(model):
     except NoResult as error:
         raise ValueError(f"{model} runs {op_name(error.op)}, whose result PyTorch cannot tell without data; {here}"
                          ) from error
+    except KeyError as error:
+        if not isinstance(error.args[0], FakeTensor): raise
+        raise ValueError(f"{model} keeps something by parameter, as an optimizer for each, and without data a stand-in "
+                         f"is in the place of a parameter; {here}") from error
     except (RuntimeError, AssertionError) as error:
         if no_values.search(str(error)): raise ValueError(reads % "") from error
         if found := _two_devices.search(str(error)):
