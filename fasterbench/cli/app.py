@@ -66,8 +66,9 @@ class App(typer.Typer):
         register = super().command(*args, **dict(cls=Verb) | kwargs)
         def registered(verb):
             name = args[0] if args else verb.__name__
+            own = verb.__module__, "__main__"               # a notebook or script may replace a verb
             same = (c.callback.__module__ for c in self.registered_commands if name == verb_name(c))
-            if other := next((m for m in same if m != verb.__module__), None):
+            if verb.__module__ != "__main__" and (other := next((m for m in same if m not in own), None)):
                 raise ValueError(f"{other} has a verb {name!r} already")
             register(_with_debug(verb))
             return verb
