@@ -125,7 +125,8 @@ class Bounds(LongView):
     def caveats(self)->list[str]:
         "The device and tolerance of the bounds, and the number of problems without one."
         lost = [r for r in self.rows if r.get("time_s") is None]
-        why = [f"{first_names(r['problem'] for r in of)}: {verdict}" for verdict, of in groupby(lost, lambda r: r["verdict"]).items()]
+        alike = groupby(lost, lambda r: r["verdict"])
+        why = [f"{first_names(r['problem'] for r in of)}: {verdict}" for verdict, of in alike.items()]
         held = f"Bounds hold for these inputs on {self.device}: other lengths or routing have others."
         return [*([held] if len(lost) < len(self.rows) else []),
                 *([f"{len(lost)} of {len(self.rows)} problems could not be counted."] if lost else []),
@@ -220,8 +221,8 @@ def _bounds_of(found, jobs, **how):
 
 @app.command(epilog=examples('sol level1/ --on "NVIDIA H100 80GB HBM3" --times baseline.json --rtol 1e-2',
                              "sol kernels.py:attention --on MI350X",
-                             codes="0 success, also if some problems could not be counted; 1 an impossible time, no problem "
-                                   "counted, or a failure; 2 bad arguments or a missing file"))
+                             codes="0 success, also if some problems could not be counted; 1 an impossible time, no "
+                                   "problem counted, or a failure; 2 bad arguments or a missing file"))
 def sol(
     problems:Annotated[list[str], typer.Argument(
         help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION (the file needs a function "
