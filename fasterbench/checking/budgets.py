@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from fnmatch import fnmatchcase
+from time import perf_counter
 
 from ..core.units import format_si, percent_text, si_prefixes
 
@@ -300,19 +301,25 @@ def _narrower(budget, found):
 
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds
+patience_s = 120 # For the rounds of a model, s
 
 def in_looks(
     measured,   # `measured(k)` gives round k
     reduced,    # Figures of a list of rounds
     settled,    # Whether more rounds would change nothing: all is decided, or cannot be
     rounds:int, # Before the first look
+    least:int|None=None, # So many are measured however long they take; None: `rounds`
+    clock=perf_counter,
 ):
-    "Return the figures of `rounds` rounds, or of two or four times as many if fewer decide nothing."
-    found = []
+    """Return the figures of `rounds` rounds, or of two or four times as many if fewer decide nothing.
+
+    After `patience_s` it takes what it has, which the clock decides and not what was found."""
+    found, end = [], clock() + patience_s
     for n in looks:
-        found += [measured(k) for k in range(len(found), n * rounds)]
+        while len(found) < (least or rounds) or len(found) < n * rounds and clock() < end:
+            found.append(measured(len(found)))
         figures = reduced(found)
-        if settled(figures): break
+        if settled(figures) or clock() >= end: break
     return figures
 
 

@@ -170,22 +170,31 @@ def _verdicts(budgets, found, other=""):
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
             yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
 
-def _measured_rounds(rounds_and_figures, budgets, rounds, tick, quiet):
-    "Return the figures of as many rounds as these budgets take; without a bar, a log gets a line for ten of them."
+def _measured_rounds(rounds_and_figures, budgets, asked, tick, quiet):
+    "Return the figures of as many rounds as these budgets take; without a bar, a log gets a line for ten, or in 15 s."
+    begun = told = perf_counter()
+    def say(text): return quiet or print_text(f"{budgets[0].model}: {text}", sys.stderr)
+    say("measuring")
     def ticked(k):
-        figures = measured(k)
+        nonlocal told
+        figures, now = measured(k), perf_counter()
         tick()
-        if not quiet and (k + 1) % 10 == 0: print_text(f"{budgets[0].model}: {k + 1} rounds measured", sys.stderr)
+        if (k + 1) % 10 == 0 or now - told > 15:
+            say(f"{k + 1} round{'s' if k else ''} measured, {now - begun:.0f} s")
+            told = now
         return figures
     def settled(found): return all(v.result != "cannot say" or v.found.interval is None or too_near(v.budget, v.found)
                                    for v in _verdicts(budgets, found))
-    with rounds_and_figures as (measured, reduced): return in_looks(ticked, reduced, settled, rounds)
+    with rounds_and_figures as (measured, reduced):
+        return in_looks(ticked, reduced, settled, asked or default_rounds, asked or 10)
 
 counted_alone = "device: none, all figures are counted"
+default_rounds = 20
 
 def _found(settings, budgets, against, rounds, progress, about):
     "Return every figure that these budgets of one model ask for, per layer. `about` gets lines on machine and roofs."
-    kinds, rounds = {b.figure.kind for b in budgets}, rounds or settings.get("rounds", 20)
+    kinds, asked = {b.figure.kind for b in budgets}, rounds or settings.get("rounds")
+    rounds = asked or default_rounds
     def of(*kinds): return [b for b in budgets if b.figure.kind in kinds]
     alone = kinds & {"relative", "absolute"}
     about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
@@ -195,11 +204,11 @@ def _found(settings, budgets, against, rounds, progress, about):
         if "counted" in kinds or alone: model, sample = model_of_settings(settings)
         if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
         if alone:
-            own = _measured_rounds(_side_alone(settings, model, sample, alone, about), of(*alone), rounds, tick, quiet)
+            own = _measured_rounds(_side_alone(settings, model, sample, alone, about), of(*alone), asked, tick, quiet)
             found = _merged_figures(found, own)
         if "seconds" in kinds:
             how = _against_saved if against.endswith(".json") else _against_ref
-            found = _merged_figures(found, _measured_rounds(how(settings, against), of("seconds"), rounds, tick, quiet))
+            found = _merged_figures(found, _measured_rounds(how(settings, against), of("seconds"), asked, tick, quiet))
     return found
 
 # %% ../../nbs/checking/check_verb.ipynb #7a9e6630
@@ -299,8 +308,9 @@ def check(
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
     against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine: for "
                    "budgets of time in percent, which --init does not write.", metavar="REF|FILE")=None,
-    rounds:whole("Take N samples of each time, 10 or more, and up to 4N if the limit lies within its confidence "
-                 "interval.  [default: as in BUDGETS, else 20]", 10)=None,
+    rounds:whole("Take N samples of each time, 10 or more, and up to 4N in two minutes if the limit lies within its "
+                 "confidence interval.  [default: as in BUDGETS, else 20, or 10 where these take two minutes]",
+                 10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",
                   "--update")=False,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 from .budgets import Verdict, decisive, format_value
 from ..core.units import format_si, scale_of
-from ..views.columns import as_fields, plain
+from ..views.columns import as_fields, written_out
 from ..views.view import Sheet, Table, View
 
 # %% ../../nbs/checking/verdict_view.ipynb #51fe1f28
@@ -57,8 +57,8 @@ def _over_limit(v):
     unit, ratio = b.figure.unit, value / b.limit if b.limit else 1.0
     if unit == "%" or abs(ratio - 1) < 0.05: return f"{least}{decisive(value, b)}, the limit is {b.text.lstrip('<>= ')}"
     scale, ending = scale_of(value, unit), re.sub(r"^[\d.]+", "", format_si(value, unit))
-    found, limit = (f"{plain(x / scale)}{ending}" for x in (value, b.limit))
-    return f"{least}{found}, {plain(ratio, 2)} × the limit of {limit}"
+    found, limit = (f"{written_out(x / scale)}{ending}" for x in (value, b.limit))
+    return f"{least}{found}, {written_out(ratio, 2)} × the limit of {limit}"
 
 def _spans(verdicts):
     "Return the share of its limit that each verdict uses, and the ends of its interval, by index; none where unknown."

@@ -33,9 +33,11 @@ def rounds_of(settings:dict, peaks=None, for_ratios=False):
 
 # %% ../../nbs/checking/versions.ipynb #si00fo02
 def in_turn(now, before, first)->list[tuple[dict, dict]]:
-    "Measure two versions in turn, three to twelve pairs for about a second, by the functions that `side` gives."
-    pairs, start = [], None
-    while len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1:
+    """Measure two versions in turn, three to twelve pairs for about a second, by the functions that `side` gives.
+
+    Where that takes more than three seconds, one pair is enough."""
+    pairs, begun, start = [], perf_counter(), None
+    while not pairs or start - begun < 3 and (len(pairs) < 3 or len(pairs) < 12 and perf_counter() - start < 1):
         both = {}
         order = ((now, before), (before, now))[(first + len(pairs)) % 2]
         for measured in order: both[measured] = measured("again" if pairs else "round")

@@ -64,8 +64,17 @@ class App(typer.Typer):
     "An app each of whose verbs knows `--debug`."
     def command(self, *args, **kwargs):
         register = super().command(*args, **dict(cls=Verb) | kwargs)
-        def registered(verb): register(_with_debug(verb)); return verb
+        def registered(verb):
+            name = args[0] if args else verb.__name__
+            own = verb.__module__, "__main__"               # a notebook or script may replace a verb
+            same = (c.callback.__module__ for c in self.registered_commands if name == verb_name(c))
+            if verb.__module__ != "__main__" and (other := next((m for m in same if m not in own), None)):
+                raise ValueError(f"{other} has a verb {name!r} already")
+            register(_with_debug(verb))
+            return verb
         return registered
+
+def verb_name(command): return command.name or command.callback.__name__
 
 app = App(help="Show where the time of a PyTorch model goes, layer by layer, and how close each layer comes to the "
                "roofs, which are the limits of a device: compute rate and memory bandwidth.",

@@ -11,7 +11,7 @@ from importlib import import_module
 from traceback import walk_tb
 
 from . import roofline_verb      # registers its verbs
-from .app import app, notice, plain_warning
+from .app import app, notice, plain_warning, verb_name
 from .ranks import is_first, launched_ranks
 from ..core.features import verb_modules
 from ..core.imports import Awaited, uncollected
@@ -24,7 +24,7 @@ _verbs = ("roofline", "run", "peaks", "report", "compare", "count", "predict", "
 
 def _place_of_verb(command):
     "Return the place of a verb in `--help`: those of other distributions come last."
-    name = command.name or command.callback.__name__
+    name = verb_name(command)
     return _verbs.index(name) if name in _verbs else len(_verbs)
 
 def register(

@@ -56,7 +56,8 @@ def _network(device):
 
 # %% ../../nbs/cli/roofline_verb.ipynb #1e683c19
 @app.command(epilog=examples("peaks --json peaks.json", "peaks --device cuda --dtype bfloat16 --fresh"))
-def peaks(device:Device=None, dtype:option("Measure the compute roof of float32, float64, bfloat16 or float16.",
+def peaks(device:Device=None, dtype:option("Measure (and write) the compute roof of float32, float64, "
+                                            "bfloat16 or float16.",
                                             kind=str,
                                             metavar="DTYPE")="float32",
           json:output("Write the roofs; - for standard output.")=None,
@@ -244,7 +245,8 @@ def fit_found(model, sample, peaks, **how):
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))
 def report(saved:Saved, top:Top=10, group:Group="auto", depth:Depth=None,
-           html:output("Write the report here; - for standard output.  [default: FILE with the extension .html]")=None,
+           html:output("Write the report here; - for standard output.  [default: FILE with the "
+                       "extension .html; where that exists, -2.html and so on]")=None,
            csv:Rows=None):
     "Print a saved result and write its report."
     from fasterbench.views.headline import model_name

@@ -88,7 +88,7 @@ def _deviations(n):
     "Return the z-score that the largest of `n` normal deviations exceeds with probability `false_verdicts`."
     return NormalDist().inv_cdf((1 + (1 - false_verdicts) ** (1 / n)) / 2)
 
-def _spread_of(changes):
+def _deviation_of(changes):
     "Return the standard deviation that these would have if they were normal, by their middle."
     middle = statistics.median(changes)
     return 1.4826 * statistics.median(abs(x - middle) for x in changes)
@@ -96,7 +96,7 @@ def _spread_of(changes):
 def _ends(like, drift, n):
     "Return the range of log changes of one of `n` unchanged rows, estimated from similar rows."
     if len(like) < _fewest: return -drift, drift
-    moved, off = max(-drift, min(statistics.median(like), drift)), _deviations(n) * _spread_of(like)
+    moved, off = max(-drift, min(statistics.median(like), drift)), _deviations(n) * _deviation_of(like)
     return min(moved, 0.0) - off, max(moved, 0.0) + off
 
 # %% ../../nbs/comparing/verdicts.ipynb #ce33rt00
@@ -137,7 +137,7 @@ def factor_of_whole(
 
     What all rows do alike is the change itself; what each does on its own partly cancels in the sum."""
     lengths, alone = [math.sqrt(r.times[0] * r.times[1]) for r in rows], whole.change_apart
-    spread = _spread_of([r.change for r in rows]) if len(rows) >= _fewest else 0.0
+    spread = _deviation_of([r.change for r in rows]) if len(rows) >= _fewest else 0.0
     of_sum = spread * math.hypot(*lengths) / (sum(lengths) or 1.0)
     if alone is not None and alone * math.copysign(1, whole.change) <= math.log(drift): return None
     return drift * math.exp(_deviations(1) * of_sum)

@@ -133,9 +133,10 @@ def predict_verb(
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
     kernels:KernelFile=None,
-    cuda_graph:switch("Predict the model as the replay of a CUDA graph.", "--cuda-graph")=False,
-    launch_s:option("Assume that the CPU takes this long to launch a forward pass or step.  "
-                    "[default: the GPU never waits for it]",
+    cuda_graph:switch("Predict the replay of a CUDA graph: the GPU starts each kernel itself, which takes less time "
+                      "than a launch by the CPU.", "--cuda-graph")=False,
+    launch_s:option("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, "
+                    "and that the GPU waits where this is longer.  [default: it never waits]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:Shape=None,

@@ -17,7 +17,7 @@ from ..core.files import Number, check_schema, restored
 from ..core.units import format_count, format_si, percent_text, scale_of
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..timing.certainty import half_width, ratio_factor
-from ..views.columns import as_fields, brief, plain, ratio_text
+from ..views.columns import as_fields, brief, ratio_text, written_out
 from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
@@ -452,7 +452,7 @@ class ServeOption(_Expected):
 _first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
                      "ratio", "output_price", "request_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
-                     "ratio", "price", "limit_per_device", "request_price")
+                     "ratio", "price", "request_price", "limit_per_device")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
@@ -531,9 +531,9 @@ class ServeSeries(_ServingView):
         def cost(o): return o.output_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
-        of_input = f", {plain(least.input_price)} in" if least.input_price else ""
-        each_request = f"; per request {plain(least.request_price)}" if least.request_price else ""
-        cheapest = f"{least.name}, batch {least.batch}, {plain(cost(least))} out{of_input}{each_request}"
+        of_input = f", {written_out(least.input_price)} in" if least.input_price else ""
+        each_request = f"; per request {written_out(least.request_price)}" if least.request_price else ""
+        cheapest = f"{least.name}, batch {least.batch}, {written_out(cost(least))} out{of_input}{each_request}"
         return [most, f"lowest price per 1M tokens: {cheapest}", *each]
 
     def _table(self, without=()):

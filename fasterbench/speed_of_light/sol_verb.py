@@ -15,11 +15,12 @@ from pathlib import Path
 from typing import Annotated, Optional
 
 import typer
+from fastcore.basics import groupby
 
 from ..cli.app import (Report, Rows, Saving, Top, app, examples, option, show, switch, target_device,
                                  usage_error, whole)
 from ..core.progress import progress_bar
-from ..core.units import format_si
+from ..core.units import first_names, format_si
 from ..views.columns import Field
 from ..views.view import LongView, Sheet, more_rows
 
@@ -123,9 +124,13 @@ class Bounds(LongView):
     @property
     def caveats(self)->list[str]:
         "The device and tolerance of the bounds, and the number of problems without one."
-        lost = sum(r.get("time_s") is None for r in self.rows)
-        return [f"Bounds hold for these inputs on {self.device}: other lengths or routing have others.",
-                *([f"{lost} of {len(self.rows)} problems could not be counted."] if lost else [])]
+        lost = [r for r in self.rows if r.get("time_s") is None]
+        alike = groupby(lost, lambda r: r["verdict"])
+        why = [f"{first_names(r['problem'] for r in of)}: {verdict}" for verdict, of in alike.items()]
+        held = f"Bounds hold for these inputs on {self.device}: other lengths or routing have others."
+        return [*([held] if len(lost) < len(self.rows) else []),
+                *([f"{len(lost)} of {len(self.rows)} problems could not be counted."] if lost else []),
+                *why[:5], *more_rows(len(why), 5)]
 
     @property
     def told(self)->list[str]:
@@ -142,7 +147,8 @@ class Bounds(LongView):
         shown = {k: _fields[k] for k in _shown if any(r.get(k) not in (None, "") for r in self.rows)}
         def place(r): return r["verdict"] != "impossible", r.get("time_s") is not None, -(r.get("share") or 0)
         order = sorted(self.rows, key=place)
-        return Sheet(shown, order[:top]).table(below=[*more_rows(len(order), top), *self.lines], unknown="")
+        def brief(r): return r | dict(verdict=r["verdict"].partition(":")[0])     # why is below the table
+        return Sheet(shown, map(brief, order[:top])).table(below=[*more_rows(len(order), top), *self.lines], unknown="")
 
     def _sheet(self): return Sheet(_fields, self.rows)
 
@@ -217,11 +223,12 @@ def _bounds_of(found, jobs, **how):
 
 @app.command(epilog=examples('sol level1/ --on "NVIDIA H100 80GB HBM3" --times baseline.json --rtol 1e-2',
                              "sol kernels.py:attention --on MI350X",
-                             codes="0 success, 1 an impossible time or a failure, 2 bad arguments or a missing file"))
+                             codes="0 success, also if some problems could not be counted; 1 an impossible time, no "
+                                   "problem counted, or a failure; 2 bad arguments or a missing file"))
 def sol(
     problems:Annotated[list[str], typer.Argument(
-        help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION (get_inputs() of the file "
-             "returns its inputs), or a folder of these.",
+        help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION (the file needs a function "
+             "get_inputs() that returns the inputs), or a folder of these.",
         metavar="PROBLEM")],
     on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
@@ -255,7 +262,7 @@ def sol(
     rows = [judged(r, _time_for(r["problem"], measured)) for r in rows]
     view = Bounds(rows, str(peaks.environment.get("device_name", on)))
     show(view, json, csv, html, top=top)
-    if view.impossible: raise typer.Exit(1)
+    if view.impossible or all(r.get("time_s") is None for r in rows): raise typer.Exit(1)
 
 def _measured_times(times, found):
     "Return the times of a file, some of which are of these problems."

@@ -23,10 +23,9 @@ def _read_traces(files, by, on, peaks, **beside):
 
 # %% ../../nbs/traces/trace_verb.ipynb #86a338a7
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
-_rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace has modules, "
-         "else kernel]")
-_on = ("Name the GPU, if the trace does not: a device (`fasterbench peaks --devices`), or a `peaks --json` file of it, "
-       "whose roofs are taken.")
+_rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace was recorded "
+         "with_stack=True and the model was not compiled, else operator]")
+_on = ("Name the GPU, if the trace does not: a device (`fasterbench peaks --devices`), or a `peaks --json` file of it.")
 _capture = ("If the run replays CUDA graphs: a trace recorded while they were captured, which has the operator of each "
             "kernel. Can be repeated.")
 _config = ("Read the number of experts and the attention windows, which serving engines do not record, from the "
@@ -41,7 +40,8 @@ def trace(
     files:Annotated[list[str], typer.Argument(help=_files, metavar="FILE")],
     by:words(_rows, "module", "operator", "kernel", "collective", "rank")=None,
     on:option(_on, parser=target_device, metavar="DEVICE|FILE")=None,
-    peaks:option("Take the roofs from this `peaks --json` file.  [default: the GPU's datasheet]")=None,
+    peaks:option("Use the roofs in this `peaks --json` file, or of a device's datasheet, in place of the GPU's own.  "
+                 "[default: those of --on, else of the datasheet of the GPU in the trace]", metavar="FILE|DEVICE")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
     config:option(_config)=None,
     rules:option(_rules, kind=Optional[list[str]], metavar="FILE")=None,

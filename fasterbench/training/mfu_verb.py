@@ -74,7 +74,7 @@ def _positive_rate(text):
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
     model:Model, on:option("Compute MFU from the peak FLOP/s of this device (`fasterbench peaks --devices`), or of a "
-                           "`peaks --json` file.",
+                           "`peaks --json` file, measured with `peaks --dtype` in the dtype of the peak.",
                            "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
@@ -85,8 +85,9 @@ def mfu_verb(
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    """Compute MFU and HFU of a training from its tokens/s. MFU (FLOPs utilization) is the FLOP/s that the model needs
-    over the peak; HFU adds those of recomputation, where the model uses activation checkpointing."""
+    """Compute MFU and HFU of a training from its tokens/s. MFU (model FLOPs utilization) is the FLOP/s that the model
+    needs over the peak: with all query-key pairs of attention, as papers count them, and with unmasked pairs alone.
+    HFU (hardware FLOPs utilization) is the FLOP/s that the code executes over the peak, with recomputation."""
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype

@@ -25,11 +25,11 @@ def fact_text(name:str, value)->str:
     unit = dict(parameters="", bytes="B").get(name.split("_")[-1].split()[-1])
     return brief(value, unit) if unit is not None and isinstance(value, int) else str(value)
 
-def plain(x:float, digits:int=3)->str:
+def written_out(x:float, digits:int=3)->str:
     "Return `x` with so many significant digits, and never with a power of ten: `0.0000337`."
     return format(Decimal(f"{x:.{digits}g}"), "f")
 
-def _two_decimals(x): return plain(x, 2) if 0 < x < 0.095 else f"{x:.2f}"
+def _two_decimals(x): return written_out(x, 2) if 0 < x < 0.095 else f"{x:.2f}"
 def ratio_text(x): return f"×{_two_decimals(x)}"
 def _plain_text(x): return _two_decimals(x) if abs(x) < 10 else f"{x:.{1 if abs(x) < 100 else 0}f}"
 

@@ -174,7 +174,8 @@ def largest_gap(result, rows)->list[str]:
     whole, idle_s = brief(d.end_to_end_s, "s"), dict(d.apart).get("(idle)", 0.0)
     if idle_s > p.potential_s:
         why = "".join(f", {brief(s, 's')} of it {cause}" for cause, s in d.causes[:1])
-        return [f"largest gap: GPU idle, {brief(idle_s, 's')} of {whole}{why}"]
+        kind = next((p.type for p in result.points if p.name == "(idle)"), "idle")
+        return [f"largest gap: {kind}, {brief(idle_s, 's')} of {whole}{why}"]
     lost, name = brief(p.potential_s, "s"), told_apart([printable(label(p))], 48)[0]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)

@@ -56,7 +56,7 @@ def test_a_time_below_the_bound_is_impossible(folder):
 def test_a_function_that_fails_gives_its_error_and_line(folder):
     result = sol(f"{folder/'product.py'}:broken", "--json", "-")
     row = json.loads(result.stdout)["rows"][0]
-    assert row["verdict"] == "not counted: ValueError: no such page (product.py:8)" and result.exit_code == 0
+    assert row["verdict"] == "not counted: ValueError: no such page (product.py:8)" and result.exit_code == 1
 
 def test_csv_of_seconds_and_a_page(folder):
     (folder/"times.csv").write_text("name,seconds\nproduct,0.001\n")
@@ -74,6 +74,6 @@ def test_bad_arguments(folder, monkeypatch, args, said):
     (folder/"zero.csv").write_text("product,0\n")
     (folder/"foreign.csv").write_text("relu,1\n")
     result = sol(*args)
-    assert result.exit_code == (2 if said else 0), result.output
+    assert result.exit_code == (2 if said else 1), result.output
     text = " ".join(result.output.replace("│", " ").split())
     assert (said or "has no absent") in text, result.output
