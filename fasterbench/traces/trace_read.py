@@ -130,25 +130,25 @@ def _how_many(found, by):
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
 def _unknown_notes(found):
-    "Return a line per reason why work is unknown, and how to record what is missing."
+    "Return how operators of graphs are read, and a line per reason why work is unknown."
     unknown, by_reason = Counter(), {}
     for r in found: unknown.update(r.unknown)
     total = sum(s.span_s for r in found for s in r.spent)
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     notes = [f"{why}: {_of_window(rest, total)}" for why, rest in by_reason.items()]
     if "no shapes recorded" in by_reason: notes.append(f"{snippet} records shapes and modules")
-    if reasons["graph"] in by_reason:
-        notes.append(f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; "
-                     "the tutorial on a serving engine's trace shows it")
-    return notes
+    hint = (f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; the tutorial on "
+            "a serving engine's trace shows it")
+    return [hint] * (reasons["graph"] in by_reason), notes
 
 def _trace_notes(found):
     "Return the notes below the points, a line each."
-    notes = _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
+    hints, unknown = _unknown_notes(found)
+    notes = hints + _idle_notes(found) + list(dict.fromkeys(n for r in found for n in r.notes))
     notes += [text.format(n) for text, n in sum((r.doubts for r in found), Counter()).items()]
     if (devices := max(len(r.spent) for r in found)) > 1:
         notes.append(f"one process ran on {devices} GPUs: times, FLOPs and bytes are those of one of them in the mean")
-    notes += _unknown_notes(found)
+    notes += unknown
     if k := sum(r.untimed for r in found): notes.append(left_out(k))
     if k := sum(r.skipped for r in found): notes.append(f"{k} events could not be read, and are left out")
     if not any(r.memory for r in found):
