@@ -248,7 +248,8 @@ def step_answer(result)->list[str]:
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
     told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
     if most is not None: told.append(f"largest batch {most} (tensors alone)")
-    return [f"a step of {step['work']} {step['unit']}: {' · '.join(told)}"]
+    unit = step["unit"] if step["work"] != 1 else step["unit"].removesuffix("s")
+    return [f"a step of {step['work']} {unit}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
