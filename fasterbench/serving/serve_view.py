@@ -447,8 +447,8 @@ class ServeOption(_Expected):
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
-_first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device", "ratio",
-                     "output_price")
+_first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
+                     "ratio", "output_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
                      "ratio", "price", "limit_per_device")
 _option_fields = as_fields("""

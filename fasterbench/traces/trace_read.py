@@ -137,8 +137,8 @@ def _unknown_notes(found):
     for (why, name), seconds in unknown.most_common(): by_reason.setdefault(why, []).append((name, seconds))
     notes = [f"{why}: {_of_window(rest, total)}" for why, rest in by_reason.items()]
     if "no shapes recorded" in by_reason: notes.append(f"{snippet} records shapes and modules")
-    hint = (f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; the tutorial on "
-            "a serving engine's trace shows it")
+    hint = (f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; the tutorial "
+            "on a serving engine's trace shows it")
     return [hint] * (reasons["graph"] in by_reason), notes
 
 def _trace_notes(found):
