@@ -406,9 +406,9 @@ questions = dict(
     three_batches=(line("device: NVIDIA H100", "roofs: "), column("batch 32"), line("at the roof (memory"),
                    line("limit"),
                    line("batch 32 expected", " to ", "Predicted for"), column("last/first")),
-    devices=(column("NVIDIA L40S")
+    devices=(column("L40S")
              + line("roofs: NVIDIA H100 80GB HBM3 float32 66.9 TFLOP/s, DRAM 3.35 TB/s; NVIDIA L40S"),
-             column("name", "NVIDIA L40S"),
+             column("name", "L40S"),
              line("at the roof (memory"), line("limit"), line("Predicted for"),
              column("ratio to first") + line("NVIDIA L40S ×0.98 (×0.65 to ×1.50)")),
     serve=(title("NVIDIA H100 80GB HBM3") + line("roofs: bfloat16 989 TFLOP/s, L2 16.7 TB/s, DRAM 3.35 TB/s"),

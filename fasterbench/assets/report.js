@@ -41,7 +41,8 @@ function refresh(drawCharts = redraw) {
   const sum = field => now.rows.some(r => r[field] === null) ? null : now.rows.reduce((s, r) => s + (r[field] ?? 0), 0)
   const left = tab.left_out ? `; ${tab.left_out} faster rows are not in this file` : ""
   const timed = tab.columns.some(c => c.field === "share" && c.title === "share")
-  const time = timed ? ` · ${write(sum("time_s"), "si", "s")}, ${write(sum("share"), "share")} of the sum of the rows` : ""
+  const time = timed && sum("share") !== null
+    ? ` · ${write(sum("time_s"), "si", "s")}, ${write(sum("share"), "share")} of the sum of the rows` : ""
   const invalid = at("text").getAttribute("aria-invalid") === "true"
   const wrong = invalid ? " · invalid regular expression, ignored" : ""
   const none = now.rows.length ? "" : " · no row matches the filters"

@@ -377,10 +377,14 @@ def _panels(series):
 
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
-def _in_lines(text, width):
+def _without_maker(label):
+    "Return a label without the maker of a device."
+    return label.removeprefix("NVIDIA ").removeprefix("AMD ")
+
+def _in_lines(label, width):
     "Return a label in lines of at most `width` characters, broken at spaces and underscores; no maker of a device."
-    text = text.removeprefix("NVIDIA ").removeprefix("AMD ")
-    return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text.replace("_", "_ "), width))
+    text = _without_maker(label).replace("_", "_ ")
+    return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text, width))
 
 def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
 
@@ -426,10 +430,11 @@ def series_of(results:list[Result], names:list[str]=(), points:str="modules")->S
 _line_keys = ("name", "type", "operator", "phase", "category")
 
 def _page_fields(series):
-    times = [Field(f"time_{i}_s", "s", label, "si", f"time of {label}") for i, label in enumerate(series.labels, 1)]
+    times = [Field(f"time_{i}_s", "s", _without_maker(label), "si", f"time of {label}")
+             for i, label in enumerate(series.labels, 1)]
     ratio = Field("time_ratio", "", "last/first", "ratio", "last time ÷ first time")
     first, *others = series.labels
-    def to_first(label): return f"{label}, ratio to first" if len(others) > 1 else "ratio to first"
+    def to_first(label): return f"{_without_maker(label)}, ratio to first" if len(others) > 1 else "ratio to first"
     each = [Field(f"ratio_{i}", "", to_first(label), "ratio", f"time of {label} ÷ time of {first}")
             for i, label in enumerate(others, 2)]
     known = [fields[k] for k in _line_keys]

@@ -16,7 +16,8 @@ from ..views.columns import brief
 from ..views.view import Table, shortened
 
 # %% ../../nbs/network/collectives_view.ipynb #31e8b818
-_titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiting", "last", "bus bandwidth"]
+_titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiting", "last rank",
+           "bus bandwidth"]
 _both_waits = ("waiting: for the rank that comes last; \"waiting for communication\" of the model "
                "is transfer and waiting, while nothing else runs")
 
@@ -25,14 +26,14 @@ def _last(group):
     if group[0].alone: return "?"
     ranks = [c.last for c in group]
     most = max(sorted(set(ranks)), key=ranks.count)
-    return f"rank {most}" + (f" ({ranks.count(most)} of {len(ranks)})" if len(ranks) > 1 else "")
+    return str(most) + (f" ({ranks.count(most)} of {len(ranks)})" if len(ranks) > 1 else "")
 
 def _collective_row(group):
     "Return the collectives of one kind, group and size as texts."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
     least = "≥ " if c.alone else ""
-    return [shortened(c.kind, 22), c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size or '?'}", str(len(group)),
-            ("≤ " if c.alone else "") + brief(median(c.transfer_s for c in group), "s"),
+    sent = [shortened(c.kind, 22), c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size or '?'}"]
+    return [*sent, str(len(group)), ("≤ " if c.alone else "") + brief(median(c.transfer_s for c in group), "s"),
             "?" if c.alone else brief(sum(c.wait_s for c in group) / len(group), "s"), _last(group),
             least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
 

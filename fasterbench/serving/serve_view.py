@@ -585,7 +585,7 @@ def options_chart(series, title):
                     error_x=dict(array=[rate(o, o.low_s) - o.expected_per_device for o, _ in known],
                                  arrayminus=[o.expected_per_device - rate(o, o.high_s) for o, _ in known]))
     fig.update_xaxes(title="tokens/s per device", tickformat="~s", rangemode="tozero", linecolor=ink, gridcolor=grid)
-    fig.update_yaxes(autorange="reversed", automargin=True, linecolor=ink, gridcolor=grid)
+    fig.update_yaxes(autorange="reversed", automargin=True, linecolor=ink, gridcolor=grid, categoryarray=names)
     return dress(fig, title, " ".join(series.lines), 180 + 34 * len(shown))
 
 # %% ../../nbs/serving/serve_view.ipynb #58991e14

@@ -66,7 +66,7 @@ _shown_as = dict(captured="CUDA graph", host_s="CPU time to launch, s", units="m
 def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     known = {_shown_as.get(k, k): v for k, v in result.environment.items()
-             if k != "device_half_width" and v is not None and v != ""}
+             if k not in ("device_half_width", "step") and v is not None and v != ""}
     device = ({"device": result.peaks.device} if result.peaks else {}) | known
     given = {k: v for k, v in (result.call | result.settings).items() if v is not None}
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device),

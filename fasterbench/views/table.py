@@ -129,7 +129,8 @@ def below_table(result)->list[str]:
     if result.unknown_ops:
         unknown = [f"{printable(k)} ({calls_text(n)})" for k, n in result.unknown_ops.items()]
         lines.append(f"no FLOP rule for {', '.join(unknown)}")
-    if result.peaks is None and not any(n.startswith("roofs: ") for n in result.notes):
+    said = "no_roofs" in result.environment or any(n.startswith("roofs: ") for n in result.notes)
+    if result.peaks is None and not said:
         lines.append("no roofs, so bound and utilization are unknown")
     more = [*without_network(result), *memory_lines(result), *breakdown_lines(result), *note_lines(result)]
     return list(dict.fromkeys([*lines, *more]))             # a warning of the profile may be among the notes

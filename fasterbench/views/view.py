@@ -29,7 +29,8 @@ def printable(text:str)->str:
     "Return `text` with line breaks, terminal codes and the like as escapes."
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
-def _without_namespaces(signature): return re.sub(r"^void |(?:\(anonymous namespace\)|<?unnamed>)::|\b(?:\w+::)+", "", signature)
+_namespaces = re.compile(r"^void |(?:\(anonymous namespace\)|<?unnamed>)::|\b(?:\w+::)+")
+def _without_namespaces(signature): return _namespaces.sub("", signature)
 
 def shortened(text:str, width:int)->str:
     "Return `text` as it fits: a signature of C++ without namespaces and its end, any other text without its middle."
