@@ -245,7 +245,8 @@ class NoResult(RuntimeError):
         super().__init__(f"{op_name(op)}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
         self.op = op
 
-no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None|NestedTensorImpl doesn't support")
+no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None|NestedTensorImpl doesn't support|"
+                       r"data is not allocated yet|expected the hook result")       # the last: DDP with a static graph
 no_driver = re.compile(r"(NVIDIA|CUDA|HIP|XPU|GPU) driver|[Nn]o (NVIDIA|HIP|XPU) GPUs|not compiled with CUDA|"
                        r"ROCm|not linked with support for")
 
