@@ -438,7 +438,7 @@ class _Counted(NamedTuple):
 def _counted(model_or_config, prompt, new):
     "Return the counted model. The last configurations are kept: their work is the same on each device and batch."
     prompt, new = as_count("prompt", prompt, 1), as_count("new", new, 1)
-    if isinstance(model_or_config, nn.Module): return _count_model(model_or_config, prompt, new)
+    if isinstance(model_or_config, nn.Module): return _count_model(language_model(model_or_config), prompt, new)
     return _count_configuration(pickle.dumps(configuration_of(model_or_config)), prompt, new)
 
 @lru_cache(maxsize=8)

@@ -17,6 +17,7 @@ from torch import nn
 
 from ..engine.uncompiled import uncompiled
 from ..core.arguments import tensors_of
+from ..engine.model_state import sharded_class
 from ..engine.step import Forward, preserved_run
 from .alike import layer_at, one_of_each, repeats_of
 from .known_values import KnownValues
@@ -564,7 +565,7 @@ def language_model(
     config, # A model, a configuration of transformers, a dict of one, or the path of a folder or `config.json`
 )->nn.Module:
     "Return the model that `config` means, without memory for its weights."
-    if isinstance(config, nn.Module): return config
+    if isinstance(config, nn.Module): return _model_inside(config)
     config = configuration_of(config)
     import transformers
     two_sides = fact(config, "is_encoder_decoder")
@@ -575,6 +576,16 @@ def language_model(
     dtype = fact(config, "dtype") or torch.bfloat16
     with _failure_explained(config, "make a model"), uncompiled(), torch.device("meta"):
         return kind.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+
+def _model_inside(model):
+    "Return the language model that `torch.compile` or DDP wraps. Raise `ValueError` where there is none, or a part."
+    inner = model
+    while "config" not in vars(inner) and (of := inner._modules.get("_orig_mod") or inner._modules.get("module")): inner = of
+    if not hasattr(inner, "config"):
+        raise ValueError(f"{type(model).__name__} has no configuration of transformers; give the language model inside it")
+    if any(hasattr(p, "device_mesh") for p in inner.parameters()) or isinstance(inner, sharded_class()):
+        raise ValueError(f"{type(model).__name__} is sharded; give the whole model, and tensor_parallel= for its devices")
+    return inner
 
 def configuration_of(
     config, # A configuration of transformers, a dict of one, or the path of a folder or `config.json`
