@@ -19,7 +19,7 @@ from ..engine.uncompiled import uncompiled
 from ..core.arguments import tensors_of
 from ..engine.model_state import sharded_class
 from ..engine.step import Forward, preserved_run
-from .alike import layer_at, one_of_each, repeats_of
+from .alike import layer_at, one_of_each, parts_held, repeats_of
 from .known_values import KnownValues
 from ..work.count import trace_call
 from ..work.rules import experts_read
@@ -516,7 +516,7 @@ class ModelWithoutData:
 def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     "Sum up a run, by the state of the cache after it."
     model, (_, cache), tokens = asked.model, _returned_cache(asked.model, out), 1 if one else prompt
-    tensors = (*model.named_parameters(), *_kept_buffers(model))
+    tensors = list(parts_held((*model.named_parameters(), *_kept_buffers(model))))
     numbers = {tracer.memory.number(t): (n, t) for n, t in reversed(tensors)}
     rows, latents, places = tokens * asked.batch, _latents(model, counts), _working_at(work.trace, work.parts)
     def place(t): return places.get(tracer.memory.number(t), "")

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..core.dtypes import dtype_name
 from ..core.private import FakeTensor
+from ..core.tensors import bytes_held
 from ..core.warnings import UnknownWarning, warn
 from .quantized_names import (as_anywhere, as_pattern, as_start, as_target, as_wildcard, lies_in,
                                               QuantizedNames)
@@ -453,7 +454,7 @@ class StoredWeights:
 
     def parameter_bytes(self, model:nn.Module)->int:
         "Return the bytes of all parameters of a model."
-        return round(sum(self.bytes.get(n, p.numel() * p.element_size()) for n, p in model.named_parameters()))
+        return round(sum(self.bytes.get(n, bytes_held(p)) for n, p in model.named_parameters()))
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #3dd71af8
 def quantization_of(config)->dict|None:
