@@ -18,10 +18,11 @@ from ..core.tensors import wrapped_by
 _numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}
 
 def parts_held(named):
-    "Yield named tensors; of a class that stores its elements in others those, by names of their own."
+    "Yield named tensors; of a class that stores its elements in others those: the elements by its own name."
     for name, t in named:
         inner = wrapped_by(t)
-        yield from parts_held((f"{name}.{i}", of) for i, of in enumerate(inner)) if inner else [(name, t)]
+        names = (name if of.shape == t.shape else f"{name}.{i}" for i, of in enumerate(inner))
+        yield from parts_held(zip(names, inner)) if inner else [(name, t)]
 
 def _layer_key(layer):
     "Return a key that two layers share if they do the same work."

@@ -402,7 +402,8 @@ def _weights(model, work, numbers, counts, experts):
 def _weight(name, w, touches, experts, copies, is_head):
     "Return one weight, by what read it: rows that ids choose, experts, a matrix that is multiplied, or another one."
     rows = sum(t.bytes for _, t in touches) if not experts and all(t.whole for _, t in touches) else 0
-    multiplied = any(c.category in _products for c, _ in touches)
+    bytewise = w.itemsize == 1 and name.endswith(".weight")        # made wider before it is multiplied
+    multiplied = bytewise or any(c.category in _products for c, _ in touches)
     role = "rows" if rows else "experts" if experts else "matrix" if multiplied and w.dim() > 1 else "other"
     shape = tuple(w.shape)
     if experts and w.dim() < 3: shape = experts.number, w.numel() // shape[-1] // experts.number, shape[-1]

@@ -480,7 +480,8 @@ def _in_format(names, format_of):
     matrices = [p for n, p in weights.items() if any(not m.is_table for m in names.matrices.get(n, ()))]
     frozen = not all(p.requires_grad for p in matrices)            # then those that take a gradient are adapters
     for name, p in weights.items():
-        whole = p.is_floating_point() and p.itemsize > 1 and not (frozen and p.requires_grad)  # not packed already
+        packed = p.itemsize == 1 or bytes_held(p) != p.numel() * p.itemsize         # by a library already
+        whole = p.is_floating_point() and not packed and not (frozen and p.requires_grad)
         formats = [(m, format_of(m)) for m in names.matrices.get(name, ())] if whole else []
         if not any(f for _, f in formats): continue
         used |= dict.fromkeys(f for _, f in formats if f)
