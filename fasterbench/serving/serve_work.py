@@ -580,12 +580,13 @@ def language_model(
 
 def _model_inside(model):
     "Return the language model that `torch.compile` or DDP wraps. Raise `ValueError` where there is none, or a part."
-    inner = model
-    while "config" not in vars(inner) and (of := inner._modules.get("_orig_mod") or inner._modules.get("module")): inner = of
+    inner, name = model, type(model).__name__
+    while "config" not in vars(inner) and (of := inner._modules.get("_orig_mod") or inner._modules.get("module")):
+        inner = of
     if not hasattr(inner, "config"):
-        raise ValueError(f"{type(model).__name__} has no configuration of transformers; give the language model inside it")
+        raise ValueError(f"{name} has no configuration of transformers; give the language model inside it")
     if any(hasattr(p, "device_mesh") for p in inner.parameters()) or isinstance(inner, sharded_class()):
-        raise ValueError(f"{type(model).__name__} is sharded; give the whole model, and tensor_parallel= for its devices")
+        raise ValueError(f"{name} is sharded; give the whole model, and tensor_parallel= for its devices")
     return inner
 
 def configuration_of(

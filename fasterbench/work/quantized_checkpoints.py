@@ -499,13 +499,13 @@ def stored_weights(
         names = QuantizedNames(model, False)
         return _in_format(names, _all_but(names.head, fmt))
     stored = StoredWeights()
-    for path, (inner, found) in _quantized_parts(model).items(): stored = stored.with_part(path, _part_stored(inner, found))
+    for path, of in _quantized_parts(model).items(): stored = stored.with_part(path, _part_stored(*of))
     return stored
 
 def _quantized_parts(model):
-    "Return the outermost models whose configurations say how they are stored, by path."
+    "Return the outermost models whose configurations say how they are stored, by path; nothing that wraps one."
     said = {path: (m, q) for path, m in model.named_modules() if (q := quantization_of(vars(m).get("config")))}
-    said = {path: of for path, of in said.items() if hasattr(type(of[0]), "get_output_embeddings")} or said  # no wrapper
+    said = {path: of for path, of in said.items() if hasattr(type(of[0]), "get_output_embeddings")} or said
     return {path: of for path, of in said.items() if not path or "" not in said and not lies_in(_above(path), said)}
 
 def _above(path): return path.rpartition(".")[0]

@@ -303,7 +303,7 @@ def _fake_model(model, fake):
     finally:
         for d, k, t in reversed(undo): d[k] = t
 
-def _copied(value): return copy.copy(value) if isinstance(value, (list, dict, set)) else value
+def _shallow(value): return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 @contextmanager
 def _fake_shards(model, place):
@@ -318,7 +318,7 @@ def _fake_shards(model, place):
                          f"for {place.device.type}: count it before it is sharded")
     params = [p for g in groups for p in g.fsdp_params]
     things = [*states, *(s._state_ctx for s in states), *(s._comm_ctx for s in states), *groups, *params]
-    kept = [(vars(t), {k: _copied(v) for k, v in vars(t).items()}) for t in things]
+    kept = [(vars(t), {k: _shallow(v) for k, v in vars(t).items()}) for t in things]
     try:
         with _fake_model(model, place.fake):
             for p in params:
