@@ -11,6 +11,7 @@ from collections.abc import Iterable
 import torch
 from torch import nn
 
+from ..core.tensors import bytes_held
 from ..core.units import as_count, check_choice
 from ..engine.accelerator import as_device
 from ..engine.modules import parts
@@ -30,7 +31,7 @@ def _sizes_by_module(listed):
         def new(tensors): return [t for t in tensors if id(t) not in seen]
         parameters, buffers = new(p.module.parameters(recurse=False)), new(p.module.buffers(recurse=False))
         seen.update(map(id, (*parameters, *buffers)))
-        found[p.path] = dict(size=sum(t.numel() * t.element_size() for t in (*parameters, *buffers)),
+        found[p.path] = dict(size=sum(map(bytes_held, (*parameters, *buffers))),
                              parameters=sum(t.numel() for t in parameters))
     return found
 

@@ -12,12 +12,21 @@ from dataclasses import dataclass, field
 
 from torch import nn
 
+from ..core.tensors import wrapped_by
+
 # %% ../../nbs/serving/alike.ipynb #7e34e06d
 _numbers = {"layer_idx", "layer_id", "layer_number", "block_index", "idx"}
 
+def parts_held(named):
+    "Yield named tensors; of a class that stores its elements in others those: the elements by its own name."
+    for name, t in named:
+        inner = wrapped_by(t)
+        names = (name if of.shape == t.shape else f"{name}.{i}" for i, of in enumerate(inner))
+        yield from parts_held(zip(names, inner)) if inner else [(name, t)]
+
 def _layer_key(layer):
     "Return a key that two layers share if they do the same work."
-    tensors = [(n, tuple(t.shape), t.dtype) for n, t in (*layer.named_parameters(), *layer.named_buffers())]
+    tensors = [(n, tuple(t.shape), t.dtype) for n, t in parts_held((*layer.named_parameters(), *layer.named_buffers()))]
     def plain(v): return v is None or isinstance(v, (bool, int, float, str))
     settings = [(n, type(m).__name__, k, v) for n, m in layer.named_modules() for k, v in vars(m).items()
                 if plain(v) and k not in _numbers]
@@ -47,7 +56,7 @@ class _Kind:
     def count_copies(self):
         "Note the weights of each name: layers may share one."
         for path, layer in self.layers:
-            for name, t in (*layer.named_parameters(remove_duplicate=False), *layer.named_buffers()):
+            for name, t in parts_held((*layer.named_parameters(remove_duplicate=False), *layer.named_buffers())):
                 self.copies.setdefault(name, {}).setdefault(id(t), f"{path}.{name}")
 
 class _Alike(nn.Module):

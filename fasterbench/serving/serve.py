@@ -25,6 +25,7 @@ from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
 from ..work.quantized_checkpoints import StoredWeights
 from ..core.dtypes import dtype_name
+from ..core.tensors import bytes_held
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
@@ -225,7 +226,7 @@ def _weight_bytes(model, layout, works):
     read = sum(layout.holds(w) for w in weights.values())
     stored = layout.stored
     size = sum(sum(w.sizes(stored)) for w in weights.values())
-    rest = sum(stored.bytes.get(n, p.numel() * p.itemsize) for n, p in model.named_parameters()) - size
+    rest = sum(stored.bytes.get(n, bytes_held(p)) for n, p in model.named_parameters()) - size
     return read + max(rest, 0.0)
 
 _published = "1403 published runs of four models on H100, H200, B200 and GB200"
@@ -438,7 +439,7 @@ class _Counted(NamedTuple):
 def _counted(model_or_config, prompt, new):
     "Return the counted model. The last configurations are kept: their work is the same on each device and batch."
     prompt, new = as_count("prompt", prompt, 1), as_count("new", new, 1)
-    if isinstance(model_or_config, nn.Module): return _count_model(model_or_config, prompt, new)
+    if isinstance(model_or_config, nn.Module): return _count_model(language_model(model_or_config), prompt, new)
     return _count_configuration(pickle.dumps(configuration_of(model_or_config)), prompt, new)
 
 @lru_cache(maxsize=8)

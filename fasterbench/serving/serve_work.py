@@ -17,8 +17,9 @@ from torch import nn
 
 from ..engine.uncompiled import uncompiled
 from ..core.arguments import tensors_of
+from ..engine.model_state import sharded_class
 from ..engine.step import Forward, preserved_run
-from .alike import layer_at, one_of_each, repeats_of
+from .alike import layer_at, one_of_each, parts_held, repeats_of
 from .known_values import KnownValues
 from ..work.count import trace_call
 from ..work.rules import experts_read
@@ -401,7 +402,8 @@ def _weights(model, work, numbers, counts, experts):
 def _weight(name, w, touches, experts, copies, is_head):
     "Return one weight, by what read it: rows that ids choose, experts, a matrix that is multiplied, or another one."
     rows = sum(t.bytes for _, t in touches) if not experts and all(t.whole for _, t in touches) else 0
-    multiplied = any(c.category in _products for c, _ in touches)
+    bytewise = w.itemsize == 1 and name.endswith(".weight")        # made wider before it is multiplied
+    multiplied = bytewise or any(c.category in _products for c, _ in touches)
     role = "rows" if rows else "experts" if experts else "matrix" if multiplied and w.dim() > 1 else "other"
     shape = tuple(w.shape)
     if experts and w.dim() < 3: shape = experts.number, w.numel() // shape[-1] // experts.number, shape[-1]
@@ -515,7 +517,7 @@ class ModelWithoutData:
 def _step_work(asked, work, tracer, out, counts, prompt, context, one):
     "Sum up a run, by the state of the cache after it."
     model, (_, cache), tokens = asked.model, _returned_cache(asked.model, out), 1 if one else prompt
-    tensors = (*model.named_parameters(), *_kept_buffers(model))
+    tensors = list(parts_held((*model.named_parameters(), *_kept_buffers(model))))
     numbers = {tracer.memory.number(t): (n, t) for n, t in reversed(tensors)}
     rows, latents, places = tokens * asked.batch, _latents(model, counts), _working_at(work.trace, work.parts)
     def place(t): return places.get(tracer.memory.number(t), "")
@@ -564,7 +566,7 @@ def language_model(
     config, # A model, a configuration of transformers, a dict of one, or the path of a folder or `config.json`
 )->nn.Module:
     "Return the model that `config` means, without memory for its weights."
-    if isinstance(config, nn.Module): return config
+    if isinstance(config, nn.Module): return _model_inside(config)
     config = configuration_of(config)
     import transformers
     two_sides = fact(config, "is_encoder_decoder")
@@ -575,6 +577,17 @@ def language_model(
     dtype = fact(config, "dtype") or torch.bfloat16
     with _failure_explained(config, "make a model"), uncompiled(), torch.device("meta"):
         return kind.from_config(config, dtype=dtype, trust_remote_code=False).eval()
+
+def _model_inside(model):
+    "Return the language model that `torch.compile` or DDP wraps. Raise `ValueError` where there is none, or a part."
+    inner, name = model, type(model).__name__
+    while "config" not in vars(inner) and (of := inner._modules.get("_orig_mod") or inner._modules.get("module")):
+        inner = of
+    if not hasattr(inner, "config"):
+        raise ValueError(f"{name} has no configuration of transformers; give the language model inside it")
+    if any(hasattr(p, "device_mesh") for p in inner.parameters()) or isinstance(inner, sharded_class()):
+        raise ValueError(f"{name} is sharded; give the whole model, and tensor_parallel= for its devices")
+    return inner
 
 def configuration_of(
     config, # A configuration of transformers, a dict of one, or the path of a folder or `config.json`

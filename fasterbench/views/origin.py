@@ -148,9 +148,10 @@ def describe_call(commit=git_commit, **arguments)->dict:
 def describe_settings(model, device, switches)->dict:
     "Return the switches that decide which kernels run, those of a device among them, and the parameters of `model`."
     import torch
+    from fasterbench.core.tensors import bytes_held
     from fasterbench.engine.accelerator import product_precision
     found = dict(parameters=sum(p.numel() for p in model.parameters()),
-                 parameter_bytes=sum(p.numel() * p.element_size() for p in model.parameters()),
+                 parameter_bytes=sum(map(bytes_held, model.parameters())),
                  matmul_precision=product_precision(), deterministic=torch.are_deterministic_algorithms_enabled(),
                  autocast=torch.is_autocast_enabled(device.type),
                  default_dtype=str(torch.get_default_dtype()).removeprefix("torch."))

@@ -14,6 +14,7 @@ from torch import nn
 
 from ..core.dtypes import dtype_name
 from ..core.private import FakeTensor
+from ..core.tensors import bytes_held
 from ..core.warnings import UnknownWarning, warn
 from .quantized_names import (as_anywhere, as_pattern, as_start, as_target, as_wildcard, lies_in,
                                               QuantizedNames)
@@ -453,7 +454,7 @@ class StoredWeights:
 
     def parameter_bytes(self, model:nn.Module)->int:
         "Return the bytes of all parameters of a model."
-        return round(sum(self.bytes.get(n, p.numel() * p.element_size()) for n, p in model.named_parameters()))
+        return round(sum(self.bytes.get(n, bytes_held(p)) for n, p in model.named_parameters()))
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #3dd71af8
 def quantization_of(config)->dict|None:
@@ -479,7 +480,8 @@ def _in_format(names, format_of):
     matrices = [p for n, p in weights.items() if any(not m.is_table for m in names.matrices.get(n, ()))]
     frozen = not all(p.requires_grad for p in matrices)            # then those that take a gradient are adapters
     for name, p in weights.items():
-        whole = p.is_floating_point() and p.itemsize > 1 and not (frozen and p.requires_grad)  # not packed already
+        packed = p.itemsize == 1 or bytes_held(p) != p.numel() * p.itemsize         # by a library already
+        whole = p.is_floating_point() and not packed and not (frozen and p.requires_grad)
         formats = [(m, format_of(m)) for m in names.matrices.get(name, ())] if whole else []
         if not any(f for _, f in formats): continue
         used |= dict.fromkeys(f for _, f in formats if f)
@@ -497,13 +499,13 @@ def stored_weights(
         names = QuantizedNames(model, False)
         return _in_format(names, _all_but(names.head, fmt))
     stored = StoredWeights()
-    for path, (inner, found) in _quantized_parts(model).items(): stored = stored.with_part(path, _part_stored(inner, found))
+    for path, of in _quantized_parts(model).items(): stored = stored.with_part(path, _part_stored(*of))
     return stored
 
 def _quantized_parts(model):
-    "Return the outermost models whose configurations say how they are stored, by path."
+    "Return the outermost models whose configurations say how they are stored, by path; nothing that wraps one."
     said = {path: (m, q) for path, m in model.named_modules() if (q := quantization_of(vars(m).get("config")))}
-    said = {path: of for path, of in said.items() if hasattr(type(of[0]), "get_output_embeddings")} or said  # no wrapper
+    said = {path: of for path, of in said.items() if hasattr(type(of[0]), "get_output_embeddings")} or said
     return {path: of for path, of in said.items() if not path or "" not in said and not lies_in(_above(path), said)}
 
 def _above(path): return path.rpartition(".")[0]

@@ -72,6 +72,9 @@ def _loss_of(x, target, *rest, reduction=1, **kwargs): return _one_number(x, tar
 def _smooth_loss(x, target, reduction=1, beta=1.0): return _one_number(x, target, reduction=reduction)
 
 @_result_of(aten.col2im.default)
+def _waited(t): return t           # PyTorch makes another tensor of it, which nothing wrote
+if torch.distributed.is_available(): _known[torch.ops._c10d_functional.wait_tensor.default] = _waited
+
 def _image_of(columns, size, *how, **kwargs):
     "Return an image, in a storage that is as large as its columns at least."
     return torch.empty_like(columns).resize_(*columns.shape[:-2], columns.shape[-2] // math.prod(how[0]), *size)
@@ -245,7 +248,8 @@ class NoResult(RuntimeError):
         super().__init__(f"{op_name(op)}: {str(error).splitlines()[0] if str(error) else type(error).__name__}")
         self.op = op
 
-no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None|NestedTensorImpl doesn't support")
+no_values = re.compile(r"\.numpy\(\) is not supported|shape_env must not be None|NestedTensorImpl doesn't support|"
+                       r"data is not allocated yet|expected the hook result")       # the last: DDP with a static graph
 no_driver = re.compile(r"(NVIDIA|CUDA|HIP|XPU|GPU) driver|[Nn]o (NVIDIA|HIP|XPU) GPUs|not compiled with CUDA|"
                        r"ROCm|not linked with support for")
 

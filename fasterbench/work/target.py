@@ -309,7 +309,7 @@ def _fake_model(model, fake):
     finally:
         for d, k, t in reversed(undo): d[k] = t
 
-def _copied(value): return copy.copy(value) if isinstance(value, (list, dict, set)) else value
+def _shallow(value): return copy.copy(value) if isinstance(value, (list, dict, set)) else value
 
 @contextmanager
 def _fake_shards(model, place):
@@ -317,14 +317,14 @@ def _fake_shards(model, place):
     sharded = [m for m in model.modules() if isinstance(m, sharded_class())]
     states = [m._get_fsdp_state() for m in sharded]
     groups = [g for s in states for g in groups_of(s)]
-    other = next((g.device.type for g in groups if g.device.type != place.device.type), "")
-    if other:
-        raise ValueError(f"{type(model).__name__} is sharded by FSDP2 over a mesh of type {other}, which cannot be "
-                         f"counted for {place.device.type}: count it before fully_shard")
     for m in sharded: m.reshard()
+    meshes = {p.device_mesh.device_type for p in model.parameters() if hasattr(p, "device_mesh")}
+    if other := meshes - {place.device.type}:
+        raise ValueError(f"{type(model).__name__} is sharded over devices of type {other.pop()}, and cannot be counted "
+                         f"for {place.device.type}: count it before it is sharded")
     params = [p for g in groups for p in g.fsdp_params]
     things = [*states, *(s._state_ctx for s in states), *(s._comm_ctx for s in states), *groups, *params]
-    kept = [(vars(t), {k: _copied(v) for k, v in vars(t).items()}) for t in things]
+    kept = [(vars(t), {k: _shallow(v) for k, v in vars(t).items()}) for t in things]
     try:
         with _fake_model(model, place.fake):
             for p in params:
