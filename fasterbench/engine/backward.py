@@ -15,7 +15,7 @@ from itertools import count
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from ..core.private import _current_autograd_node, _disable_current_modes
+from ..core.private import _current_autograd_node, _disable_current_modes, _functorch
 from .process import SharedSwitch
 from .step import graph_nodes
 
@@ -232,9 +232,19 @@ class _Backward:
                 while given: self.hand_on(*given.pop(0))
         return tuple((self.found.get(e.node) or [None] * (e.output_nr + 1))[e.output_nr] for e in self.edges)
 
+def _has_outer_graph(t):
+    "Tell if a tensor of a function's transform wraps one that has a graph of its own."
+    inside = t
+    while _functorch.is_functorch_wrapped_tensor(inside): inside = _functorch.get_unwrapped(inside)
+    return inside is not t and inside.requires_grad
+
+_lost = ("a training step through torch.func.grad, vjp or jacrev cannot be counted for a GPU that is not here, as the "
+         "graph around theirs is lost; count it for a CPU, or its forward")
+
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
+    if create_graph and any(map(_has_outer_graph, roots)): raise ValueError(_lost)
     before, _running.task = _running.task, next(_tasks)
     try:
         with torch.set_grad_enabled(create_graph):
