@@ -502,10 +502,6 @@ class Tracer(Watcher):
 
     def run(self, op, args, kwargs): return op(*args, **kwargs)
 
-    def there(self, t):
-        "Return a tensor that the model holds, as it is where the model is counted."
-        return t
-
     def mark(self)->tuple: return len(self._calls), len(self.memory.lives.log)
 
     def forget(self, mark, unasked, asked):
