@@ -15,14 +15,14 @@ from itertools import count
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from ..core.private import _current_autograd_node, _disable_current_modes
+from ..core.private import _current_autograd_node, _disable_current_modes, _functorch
 from .process import SharedSwitch
 from .step import graph_nodes
 
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
     "The node that runs in this thread, what it used, its backward's number, how many contexts are open, and hooks."
-    node, task, depth = None, -1, 0
+    node, task, depth, tracer, asked = None, -1, 0, None, None
     def __init__(self): self.used, self.hooks = [], {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
@@ -72,6 +72,28 @@ def _at_work(node):
     before, (_running.node, _running.used) = (_running.node, _running.used), (node, [])
     try: yield _running.used
     finally: _running.node, _running.used = before
+
+def asked_of_node():
+    "Return for each edge of the node that runs if its gradient is asked for; `None` where all are."
+    return _running.asked
+
+def forget_unasked(
+    tracer, # `tracer.mark()` is where it is, and `tracer.forget(mark, unasked, asked)` drops what made tensors alone
+):
+    "Let `tracer` forget what a node computes beside the gradients that are asked for: from Python it computes all."
+    if _running.depth: _running.tracer = tracer
+
+def _run_asked(node, grads, wanted):
+    "Run a node for the gradients on edges to nodes that are `wanted`; return each of these with its gradient."
+    asked = [to is None or to in wanted for to, _ in node.next_functions]
+    if all(asked) or _running.tracer is None: return _run_node(node, grads)
+    mark, _running.asked = _running.tracer.mark(), asked
+    try: given = _run_node(node, grads)
+    finally: _running.asked = None
+    kept = [g for g in given if g[0] in wanted]
+    _running.tracer.forget(mark, *([g for *_, g in edges if g is not None]
+                                   for edges in ([g for g in given if g[0] not in wanted], kept)))
+    return kept
 
 def _run_node(node, grads):
     "Run a node; return each of its edges with its gradient."
@@ -159,11 +181,14 @@ def _nodes_to(nodes, ends):
 class _Backward:
     "One backward through a graph."
     def __init__(self, roots, grads, inputs, keep_graph=False):
-        self.edges = [torch.autograd.graph.get_gradient_edge(t) for t in inputs]
         starts = [torch.autograd.graph.get_gradient_edge(t) for t in roots]
         nodes = graph_nodes([e.node for e in starts])
+        leaves = {id(n.variable): n for n in nodes if hasattr(n, "variable")}      # PyTorch shows none within a `vmap`
+        self.edges = [torch.autograd.graph.GradientEdge(leaves[id(t)], 0) if id(t) in leaves else
+                      torch.autograd.graph.get_gradient_edge(t) for t in inputs]
         self.runs = _nodes_to(nodes, [e.node for e in self.edges]) if inputs else set(nodes)
         self.left = Counter(to for n in nodes if n in self.runs for to, _ in n.next_functions if to is not None)
+        self.wanted = self.runs | {e.node for e in self.edges}
         self.buffers, self.ready, self.order, self.found = {}, [], count(), {}
         self.keep_graph = keep_graph
         with _disable_current_modes(): self.saved = {} if keep_graph else {n: _loosened(n) for n in self.runs}
@@ -200,16 +225,26 @@ class _Backward:
             self.found[node] = grads if any(e.node is node for e in self.edges) else None
             if node not in self.runs: continue
             with _at_work(node) as used:
-                given = [] if self.took(node, grads) else _run_node(node, grads)
+                given = [] if self.took(node, grads) else _run_asked(node, grads, self.wanted)
                 if self.keep_graph: used = []
                 del grads                                        # freed where no edge was asked for
                 for saved in (*self.saved.pop(node, ()), *used): saved.free()
                 while given: self.hand_on(*given.pop(0))
         return tuple((self.found.get(e.node) or [None] * (e.output_nr + 1))[e.output_nr] for e in self.edges)
 
+def _has_outer_graph(t):
+    "Tell if a tensor of a function's transform wraps one that has a graph of its own."
+    inside = t
+    while _functorch.is_functorch_wrapped_tensor(inside): inside = _functorch.get_unwrapped(inside)
+    return inside is not t and inside.requires_grad
+
+_lost = ("a training step through torch.func.grad, vjp or jacrev cannot be counted for a GPU that is not here, as the "
+         "graph around theirs is lost; count it for a CPU, or its forward")
+
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
+    if create_graph and any(map(_has_outer_graph, roots)): raise ValueError(_lost)
     before, _running.task = _running.task, next(_tasks)
     try:
         with torch.set_grad_enabled(create_graph):
@@ -234,4 +269,4 @@ def backward_here():
         try: yield
         finally:
             _running.depth -= 1
-            if not _running.depth: _running.hooks.clear()
+            if not _running.depth: _running.hooks.clear(); _running.tracer = None

@@ -182,6 +182,11 @@ class Watcher(TorchDispatchMode):
     def lesser(self, functions, operands):
         "Return the one of several functions with the least work."
         return functions[0]
+
+    def there(self, t):
+        "Return a tensor that the model holds, as it is where the model is counted."
+        return t
+
     def hidden(self, op, args, kwargs, out): "Take note of an operator that has run without being seen."
     def handed_out(self, memory): "Take note of a tensor or a storage that code outside of PyTorch gets."
     def made_aside(self, tensor): "Take note of a tensor that no operator was seen to make."

@@ -47,6 +47,11 @@ class Lives:
 
     def _freed(self, n, ref): self.resize(n, 0)
 
+    def forget(self, numbers, since):
+        "Let storages that were made since a place in the log count nothing."
+        for i, (kind, n, _) in enumerate(self.log[since:], since):
+            if kind == resized and n in numbers: self.log[i] = resized, n, 0
+
     def note(self, kind, visit, operator=None): self.log.append((kind, visit, operator))
 
     def close(self)->list:

@@ -22,7 +22,7 @@ from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOu
                                       FakeTensor, TorchDispatchMode, _disabled_torch_dispatch_impl,
                                       is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
-from ..engine.backward import backward_here
+from ..engine.backward import asked_of_node, backward_here, forget_unasked
 from ..engine.model_state import groups_of, sharded_class
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
@@ -161,13 +161,23 @@ def _as_for_held(op):
     "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
     return torch.inference_mode(False) if torch.is_inference_mode_enabled() and is_view(op) else nullcontext()
 
+def _made_for(args, asked):
+    "Return the arguments of a backward whose last says which gradients it makes, for those that are asked for."
+    masked = asked and args and isinstance(args[-1], (list, tuple)) and len(args[-1]) == len(asked)
+    if not masked or not all(isinstance(a, bool) for a in args[-1]): return args
+    return *args[:-1], [a and b for a, b in zip(args[-1], asked)]
+
 class TargetTracer(FakeTracer):
     "One for a device that is not here: what the device's libraries choose is chosen as they would."
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        forget_unasked(self)
+
     @property
     def target(self): return self.place.target
 
     def __torch_dispatch__(self, op, types, args=(), kwargs=None):
-        pick = library_choices.get(op)
+        args, pick = _made_for(args, asked_of_node()), library_choices.get(op)
         if pick is not None:
             with self: out = pick(self.target, *args, **(kwargs or {}))
             if out is not NotImplemented: return out
@@ -396,8 +406,8 @@ def _answering(place):
 def _as_on(place):
     "Return the contexts within which a run goes as it does on a device that is not a CPU."
     if place.device.type == "cpu": return []
-    asked = _answering(place)
-    return [asked, _choosing(), backward_here()] if torch.is_grad_enabled() else [torch.inference_mode(), asked]
+    how = _choosing() if torch.is_grad_enabled() else torch.inference_mode()
+    return [how, _answering(place), backward_here()]
 
 _two_devices = re.compile(r"(?:two (?:different )?devices,?|same device but got) (\S+?)(?: and |, )(\S+?)[!.]*$", re.M)
 

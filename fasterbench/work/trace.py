@@ -502,9 +502,18 @@ class Tracer(Watcher):
 
     def run(self, op, args, kwargs): return op(*args, **kwargs)
 
-    def there(self, t):
-        "Return a tensor that the model holds, as it is where the model is counted."
-        return t
+    def mark(self)->tuple: return len(self._calls), len(self.memory.lives.log)
+
+    def forget(self, mark, unasked, asked):
+        "Forget the calls since `mark` of which nothing is left but the tensors `unasked`, and those that serve them."
+        needed, dropped = self.memory.numbers(asked), self.memory.numbers(unasked)
+        for i in reversed(range(mark[0], len(self._calls))):
+            read, made = ({t.storage for t in touches} for touches in (self._calls[i].reads, self._calls[i].writes))
+            if made and made <= dropped - needed:
+                dropped |= read
+                del self._calls[i]
+            else: needed |= read
+        self.memory.lives.forget(dropped - needed, mark[1])
 
     def unrecorded(self):
         "Return a context in which the model runs once more and nothing is recorded."
