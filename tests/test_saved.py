@@ -1,6 +1,7 @@
 "Any one value of a saved result is replaced by something else: either the file is refused, or every view works."
 import copy, json, random
 from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -195,21 +196,15 @@ def of_file(kind):
             return read_series(path)
     return [json.loads(line) for line in text.splitlines()], read
 
-@pytest.mark.parametrize("kind", ("watch", "serve", "serve_several", "peaks"))
-def test_a_damaged_value_of_another_file_is_refused_or_shown(kind):
-    plain, read = of_file(kind)
-    every = ways(plain)
-    for path, other in every if nightly else random.Random(4).sample(every, 60):
+@pytest.mark.parametrize("kind", ("watch", "serve", "serve_several", "peaks",
+                                  pytest.param("full", marks=nightly_only("reads a file for each place and value"))))
+def test_a_damaged_value_of_another_file_is_refused_or_shown(kind, full):
+    "Once a week every value at every place."
+    plain, read = (json.loads(full.to_json()), from_dict) if kind == "full" else of_file(kind)
+    every = product(filter(None, places(plain)), junk)
+    for path, other in every if nightly else random.Random(4).sample(ways(plain), 60):
         try: again = read(damaged(plain, path, other))
         except ValueError: continue
+        if kind == "full": continue
         try: str(again), again.to_json()
         except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
-
-@nightly_only("reads a file for each place and value")
-def test_every_place_is_read_or_refused(full):
-    plain = json.loads(full.to_json())
-    for path in filter(None, places(plain)):
-        for other in junk:
-            try: from_dict(damaged(plain, path, other))
-            except ValueError: pass
-            except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error

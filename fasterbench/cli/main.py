@@ -46,7 +46,6 @@ def main(
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
     with safe_streams(), terminated_as_interrupted(), Awaited("torch", uncollected), warnings.catch_warnings():
         warnings.showwarning = plain_warning
-        register(args[0])
         code = _exit_code(args)
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
 
@@ -58,8 +57,10 @@ def _usage_text(error):
 
 def _exit_code(args):
     "Return the exit code, or the program that is to be run."
-    try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
-    except Terminated: return failed("terminated", 143)
+    try:
+        register(args[0])
+        return app(args, prog_name="fasterbench", standalone_mode=False) or 0
+    except Terminated as end: return failed("terminated", end.code)
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
         if args[0] == "--debug" or getattr(error, "debug", args[0] != "run" and "--debug" in args): raise
