@@ -1,22 +1,17 @@
 "Any one value of a saved result is replaced by something else: either the file is refused, or every view works."
 import copy, json, random
 from dataclasses import replace
-from itertools import product
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
 import pytest
 
 from conftest import heavy, nightly, nightly_only
-from view_kinds import view_of
 from fasterbench.roofs.place import place
 from fasterbench.roofs.row import Row
 from fasterbench.roofs.hardware import Ceiling, HardwarePeaks, MemoryLevel
 from fasterbench.network.collectives_view import collectives_table
 from fasterbench.roofs.network import Collective
 from fasterbench.comparing.compare import compare
-from fasterbench.running.metrics import read_series
-from fasterbench.serving.serve_view import serve_from_dict
 from fasterbench.work.memory import Memory, ModuleMemory, Moment
 from fasterbench.views.result import Breakdown, Result, Timing, from_dict, from_json
 
@@ -124,8 +119,6 @@ def contradictions():
     yield "bound", row(bound="memory"), "points[0].bound"
     yield "above its roof", row(above_roof=True), "points[0].above_roof"
     yield "share", row(share=0.5), "points[0].share"
-    yield "share of nothing", row(share=0.0), "points[0].share"
-    yield "memory of a device", lambda d: d["peaks"]["environment"].update(capacities=dict(memory="x")), "peaks"
     yield "share of more than all", row(share=7.0), "points[0].share"
     yield "level", row(memory_level="L77"), "points[0].memory_level"
     yield "bound without work", row(bound="none", utilization_pct=None), "points[0].bound"
@@ -185,26 +178,11 @@ def test_a_file_of_another_version_is_refused():
     with pytest.raises(ValueError, match="version 1 cannot be read; this release reads version 3"):
         from_dict(data | dict(version=1))
 
-def of_file(kind):
-    "The values in the file of a view, and what reads them."
-    text = view_of(kind).to_json()
-    if kind == "peaks": return json.loads(text), HardwarePeaks.from_dict
-    if kind != "watch": return json.loads(text), serve_from_dict
-    def read(records):
-        with TemporaryDirectory() as folder:
-            (path := Path(folder)/"log").write_text("".join(json.dumps(r) + "\n" for r in records))
-            return read_series(path)
-    return [json.loads(line) for line in text.splitlines()], read
-
-@pytest.mark.parametrize("kind", ("watch", "serve", "serve_several", "peaks",
-                                  pytest.param("full", marks=nightly_only("reads a file for each place and value"))))
-def test_a_damaged_value_of_another_file_is_refused_or_shown(kind, full):
-    "Once a week every value at every place."
-    plain, read = (json.loads(full.to_json()), from_dict) if kind == "full" else of_file(kind)
-    every = product(filter(None, places(plain)), junk)
-    for path, other in every if nightly else random.Random(4).sample(ways(plain), 60):
-        try: again = read(damaged(plain, path, other))
-        except ValueError: continue
-        if kind == "full": continue
-        try: str(again), again.to_json()
-        except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error
+@nightly_only("reads a file for each place and value")
+def test_every_place_is_read_or_refused(full):
+    plain = json.loads(full.to_json())
+    for path in filter(None, places(plain)):
+        for other in junk:
+            try: from_dict(damaged(plain, path, other))
+            except ValueError: pass
+            except Exception as error: raise AssertionError(f"{path} = {other!r:.40}") from error

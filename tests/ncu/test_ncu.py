@@ -194,19 +194,15 @@ def test_two_gpus_of_one_compute_capability(tmp_path, by):
     names = {"device__attribute_display_name": ["NVIDIA L40S", "NVIDIA L40"]}
     with pytest.raises(ValueError, match="NVIDIA L40, NVIDIA L40S"): read(two_gpus(tmp_path, l40s, **names), by=by)
 
-@pytest.mark.parametrize("wrong, said", [
-    ([1000, 5, 8_000_000, 4_000_000, ""], "dram__bytes and dram__bytes_read .* differ by a factor of 2.4e"),
-    ([1000, "", 8_000_000, 4_000_000, 5], "dram__bytes_read and dram__bytes_op_read give bytes that differ"),
-    ([1000, "", 1e30, 4_000_000, ""], "dram__bytes_read.sum is 1e.30, which no GPU counts in 1e-06 s"),
-    ([1e30, 12_000_000, "", "", ""], "the time of the kernel is 1e.21 s")])
-def test_counters_that_contradict_one_another_are_refused_with_the_line(tmp_path, wrong, said):
+def test_counters_that_contradict_one_another_are_refused_with_the_line(tmp_path):
     head = ["ID", "Kernel Name", "CC", "gpu__time_duration.sum", "dram__bytes.sum", "dram__bytes_read.sum",
-            "dram__bytes_write.sum", "dram__bytes_op_read.sum"]
-    rows = [head, [""] * 3 + ["ns"] + ["byte"] * 4, [0, "k", "8.0", 1000, 12_000_000, 8_000_000, 4_000_000, ""],
-            [1, "k", "8.0", *wrong]]
+            "dram__bytes_write.sum"]
+    rows = [head, [""] * 3 + ["ns"] + ["byte"] * 3, [0, "k", "8.0", 1000, 12_000_000, 8_000_000, 4_000_000],
+            [1, "k", "8.0", 1000, 5, 8_000_000, 4_000_000]]
     (tmp_path/"r.csv").write_text("\n".join(map(line, rows)))
     for ask in (read, missing_command):
-        with pytest.raises(ValueError, match=f"line 4: {said}"): ask(tmp_path/"r.csv")
+        with pytest.raises(ValueError, match="line 4: dram__bytes and dram__bytes_read .* differ by a factor of 2.4e"):
+            ask(tmp_path/"r.csv")
 
 @pytest.mark.parametrize("page", pages)
 def test_a_row_behind_other_text_is_refused_with_the_command(tmp_path, page):
