@@ -9,7 +9,7 @@ __all__ = ['settings', 'BudgetError', 'Budget', 'format_value', 'read_budgets', 
 import math, re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
+from decimal import Decimal, InvalidOperation
 from fnmatch import fnmatchcase
 from time import perf_counter
 
@@ -29,7 +29,8 @@ def parse_si(
     if prefix not in _powers:
         raise ValueError(f"{text!r} is not a number with an SI prefix{' and the unit ' + unit if unit else ''}: write "
                          f"1.5e9, 1.5G or 1.5 G{unit}")
-    exact = Decimal(match[1]).scaleb(_powers[prefix])
+    try: exact = Decimal(match[1]).scaleb(_powers[prefix])
+    except InvalidOperation: exact = Decimal("inf")
     value = float(exact)
     if math.isinf(value) or exact and not value:
         raise ValueError(f"{text!r} is beyond what a number here can be, 1e-300 to 1e300")
@@ -149,7 +150,9 @@ def figure_of(
     return absolute_time if name == "time" and str(text).rstrip().endswith("s") else figures[name]
 
 def _limit_value(text, unit):
-    return parse_si(text.removesuffix("%").rstrip()) / 100 if unit == "%" else parse_si(text, unit)
+    value = parse_si(text.removesuffix("%").rstrip()) / 100 if unit == "%" else parse_si(text, unit)
+    if value < 0: raise ValueError("no figure is negative")
+    return value
 
 def shortest(
     value:float|None, # In the base unit; None: unknown

@@ -54,8 +54,9 @@ def _timm(name):
 def _transformers(path):
     library = _library("transformers")
     try: config = library.AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {error}") from None
+    except Exception as error:                  # of the classes of configurations too
+        said = " ".join(str(error).split())
+        raise ModelError(f"{path!r} is not a folder or file with a transformers configuration: {said}") from None
     if getattr(config, "dtype", None) is None and getattr(config, "quantization_config", None):
         config.dtype = torch.bfloat16           # what is quantized computes in 16 bit
     stored = getattr(config, "quantization_config", None)

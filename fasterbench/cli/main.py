@@ -8,6 +8,7 @@ __all__ = ['register', 'main', 'failed']
 # %% ../../nbs/cli/main.ipynb #e4ae3bb0
 import os, re, sys, sysconfig, warnings
 from importlib import import_module
+from threading import Lock
 from traceback import walk_tb
 
 from . import roofline_verb      # registers its verbs
@@ -22,6 +23,8 @@ from ..core.warnings import _here
 _verbs = ("roofline", "run", "peaks", "report", "compare", "count", "predict", "mfu", "sol", "serve", "trace", "ncu",
           "check")
 
+_registering = Lock()
+
 def _place_of_verb(command):
     "Return the place of a verb in `--help`: those of other distributions come last."
     name = verb_name(command)
@@ -33,10 +36,11 @@ def register(
     """Import the modules of features that register verbs: where `word` is such a verb its own, and otherwise all, as
     the help lists them. One that fails is named, and all other verbs work."""
     modules = verb_modules()
-    for module in [m for m in modules if m.endswith(f".{word}_verb")] or modules:
-        try: import_module(module)
-        except Exception as error: notice(f"{module} is no verb: {type(error).__name__}: {error}")
-    app.registered_commands.sort(key=_place_of_verb)
+    with _registering:                  # several threads may begin; the one list that they read is whole
+        for module in [m for m in modules if m.endswith(f".{word}_verb")] or modules:
+            try: import_module(module)
+            except Exception as error: notice(f"{module} is no verb: {type(error).__name__}: {error}")
+        app.registered_commands = sorted(app.registered_commands, key=_place_of_verb)
 
 # %% ../../nbs/cli/main.ipynb #db50ff1a
 def main(
@@ -46,7 +50,6 @@ def main(
     args = list(sys.argv[1:] if args is None else args) or ["--help"]
     with safe_streams(), terminated_as_interrupted(), Awaited("torch", uncollected), warnings.catch_warnings():
         warnings.showwarning = plain_warning
-        register(args[0])
         code = _exit_code(args)
     sys.exit(code() if callable(code) else code)         # a script runs with the warnings of Python
 
@@ -58,8 +61,10 @@ def _usage_text(error):
 
 def _exit_code(args):
     "Return the exit code, or the program that is to be run."
-    try: return app(args, prog_name="fasterbench", standalone_mode=False) or 0
-    except Terminated: return failed("terminated", 143)
+    try:
+        register(args[0])
+        return app(args, prog_name="fasterbench", standalone_mode=False) or 0
+    except Terminated as end: return failed("terminated", end.code)
     except KeyboardInterrupt: return failed("interrupted", 130)
     except Exception as error:
         if args[0] == "--debug" or getattr(error, "debug", args[0] != "run" and "--debug" in args): raise

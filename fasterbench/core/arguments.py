@@ -168,7 +168,7 @@ def tokens_of(
 # %% ../../nbs/core/arguments.ipynb #ft000011
 def first_axis_of(sample)->int:
     "Return the entries along the first axis of the first tensor that has one."
-    size = next((t.shape[0] for t in tensors_of(sample) if t.dim()), None)
+    size = next((t.shape[0] for t in tensors_of(as_call(sample)) if t.dim()), None)
     if not size: raise ValueError("no tensor of the sample has a first axis, so there is no batch to change; give a "
                                "sample with the batch")
     return size

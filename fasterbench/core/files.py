@@ -126,9 +126,13 @@ def computable(
     "Tell if `value` is 0 or of a size that can be squared and inverted."
     return value == 0 or _smallest <= abs(value) <= _largest
 
-def check_text(where, value):
-    "Raise `ValueError` for what is no text."
-    if not isinstance(value, str): raise ValueError(f"{where} is {value!r:.60}; a text is needed")
+def refuse(
+    where:str, # The field
+    value,
+    valid:str, # What is needed
+):
+    "Raise the `ValueError` that says so."
+    raise ValueError(f"{where} is {repr(value)[:60]}; {valid} is needed")
 
 def _check_number(value, may_be_negative, where):
     can = computable(value)
@@ -190,6 +194,14 @@ def restored(
         what = "" if found is ... else f" is {repr(found)[:60]}"
         raise ValueError(f"{path.lstrip('.') or 'this'}{what}: {said}".replace("`", "")) from None
     except RecursionError: raise ValueError("its values are nested too deeply") from None
+
+_Environment = TypedDict("_Environment", dict(
+    device_name=str, date=str, threads=int | None, units=int | None, capacities=dict[str, Number | None],
+    device_half_width=Number), total=False)
+
+def check_environment(environment:dict):
+    "Raise `ValueError` for a fact that others are computed from, or that is shown as a text, and that is of no use."
+    restored(TypedDict("_", dict(environment=_Environment)), dict(environment=environment), None)
 
 def plain(value):
     "Return `value` as a file has it: a dataclass as a dict, a number of another library as Python's own."

@@ -41,17 +41,22 @@ def safe_streams():
         for stream, errors in own: _reconfigured(stream, errors)
 
 # %% ../../nbs/core/streams.ipynb #0309c2f9
+ending = tuple(getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name))
+
 class Terminated(BaseException):
-    "SIGTERM came: what was begun is put back, and the process ends."
+    "SIGTERM or SIGHUP came: what was begun is put back, and the process ends."
+    @property
+    def code(self)->int:
+        "The exit code."
+        return 128 + self.args[0]
 
 @contextmanager
 def terminated_as_interrupted():
-    "Let SIGTERM raise `Terminated` within the context; one that the program ignores or handles stays so."
+    "Let SIGTERM and SIGHUP raise `Terminated` within the context; one that the program ignores or handles stays so."
     main = threading.current_thread() is threading.main_thread()
-    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    def end(*_): raise Terminated
-    signal.signal(signal.SIGTERM, end)
+    own = [s for s in ending if main and signal.getsignal(s) is signal.SIG_DFL]
+    def end(number, _): raise Terminated(number)
+    for s in own: signal.signal(s, end)
     try: yield
-    finally: signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    finally:
+        for s in own: signal.signal(s, signal.SIG_DFL)

@@ -30,6 +30,7 @@ class Fit:
     counted: dict[int, int]  # Batch -> peak, B
     places: dict[int, str]=field(default_factory=dict)     # Batch -> place of the peak, where it is known
     exact: bool=True         # False: the peaks are lower bounds, so that no larger batch fits, and perhaps not this one
+    unit: int=1              # Of whose multiples the batches are, as the model refuses others
 
     def __str__(self):
         room, most, least = format_si(self.room, "B"), *(("", "") if self.exact else ("at most ", "≥ "))
@@ -39,10 +40,10 @@ class Fit:
             small, held = min((b, peak) for b, peak in self.counted.items() if peak < math.inf)
             return f"no batch fits in {room}: a batch of {small} takes {least}{format_si(held, 'B')}"
         bent = "" if self.affine else f"; the memory does not grow linearly with the batch{self._other_place}"
-        peak = format_si(self.counted[self.batch], "B")
+        peak, kind = format_si(self.counted[self.batch], "B"), f" of multiples of {self.unit}" if self.unit > 1 else ""
         held = f"with {least}{peak} of tensors alone{bent}"
         count = f"{most}{self.batch} sample{'' if self.batch == 1 else 's'}"
-        return f"the largest batch that fits in {room} is {count}, {held}"
+        return f"the largest batch{kind} that fits in {room} is {count}, {held}"
 
     @property
     def _other_place(self):
@@ -117,6 +118,15 @@ def _moments_of(memory):
         before[place] += 1
     return held
 
+class _Refused(Exception): "The model does not run with a batch above the one that is known to run."
+
+def _of_multiples(held_by, room, unit):
+    "Find the largest batch among the multiples of one that runs."
+    def held_by_units(n): return held_by(n * unit)
+    found = largest_batch(held_by_units, room)
+    counted = {n * unit: peak for n, peak in found.counted.items()}
+    return replace(found, batch=found.batch and found.batch * unit, counted=counted, unit=unit)
+
 def _here(model, sample):
     "Return the device of model and sample as a target: what does not fit it is counted, and never made."
     device = device_of(model, sample)
@@ -138,14 +148,18 @@ def fit(
     def memory_of(batch):
         if batch == first and known is not None: return known
         try: return count_work(model, with_batch(sample, batch, empty=True), **how).memory
-        except (RuntimeError, ValueError):
-            if batch >= first: raise
+        except Exception as error:               # the model's own, of any kind
+            if batch > first: raise _Refused from error
+            if batch == first: raise
     def held_by(batch):
         memory = counted[batch] = memory_of(batch)
         tick()
         return _moments_of(memory) if memory else {"": math.inf}              # the model refuses so small a batch
     with uncompiled(), progress_bar("searching the largest batch", progress) as tick:
-        found = largest_batch(held_by, room, first)
+        try: found = largest_batch(held_by, room, first)
+        except _Refused:
+            try: found = _of_multiples(held_by, room, first)
+            except _Refused as refused: raise refused.__cause__ from None
     taken = {batch: memory for batch, memory in counted.items() if memory}
     places = {batch: memory.place for batch, memory in taken.items()}
     return replace(found, places=places, exact=all(memory.exact for memory in taken.values()))

@@ -281,9 +281,12 @@ def traffic_of(m:dict[str, float], seconds:float|None)->list[Traffic]:
 
 # %% ../../nbs/ncu/counters.ipynb #c0ntra02
 _dram_forms = [e["terms"] for e in table["bytes"] if e["level"] == "DRAM"]
-_same_bytes = (_dram_forms, [{"lts__t_bytes": 1}, {"lts__t_sectors": 32}],
+_reads_and_writes = zip(*(terms.items() for terms in _dram_forms if len(terms) == 2))
+_same_bytes = (_dram_forms, *([dict([term]) for term in terms] for terms in _reads_and_writes),
+               [{"lts__t_bytes": 1}, {"lts__t_sectors": 32}],
                [{"l1tex__t_bytes": 1}, {"l1tex__t_sectors": 32}])
 _most_noise = 1.5, 1 << 16          # Factor, and bytes or instructions, by which two passes of a kernel may differ
+_most_rate, _longest_s = 1e18, 2**63 / 1e9  # Events in a second, 30 times the FP4 rate of a GPU; a clock in ns
 
 def _differ(a, b):
     low, high = sorted((a, b))
@@ -315,6 +318,10 @@ def contradiction(
         total, rate = m.get(f"{base}.sum"), m.get(f"{base}.sum.per_second")
         if None not in (total, rate, seconds) and _differ(total, rate * seconds):
             return f"{base}.sum is {total:.4g}, and {base}.sum.per_second makes {rate * seconds:.4g}"
+    if seconds and seconds > _longest_s: return f"the time of the kernel is {seconds:.4g} s"
+    most = _most_rate * max(seconds or 0.0, 1e-6)
+    if many := [k for k, n in m.items() if seconds and k.endswith(".sum") and n > most]:
+        return f"{many[0]} is {m[many[0]]:.4g}, which no GPU counts in {seconds:.4g} s"
     counts = _tensor_amounts(m, seconds)
     for a, b in ((a, b) for a in counts for b in counts if contains(a, b)):
         if counts[b] > 1.01 * counts[a]:

@@ -50,10 +50,13 @@ def _different(lists):
 
 def _unequal(programs):
     "Say that the ranks do different work, where they do."
-    flops = [p.flops for p in programs if p is not None and p.flops is not None]
-    if not flops or max(flops) <= 1.001 * min(flops): return []
-    return [f"the work of a step differs from rank to rank, {format_si(min(flops), 'FLOP')} to "
-            f"{format_si(max(flops), 'FLOP')}: FLOPs, bytes and roofs are those of the first rank, times those of all"]
+    for name, unit in (("flops", "FLOP"), ("bytes_moved", "B")):
+        found = [n for p in programs if p is not None and (n := getattr(p, name)) is not None]
+        if found and max(found) > 1.001 * min(found):
+            return [f"the work of a step differs from rank to rank, {format_si(min(found), unit)} to "
+                    f"{format_si(max(found), unit)}: FLOPs, bytes and roofs are those of the first rank, times those "
+                    "of all"]
+    return []
 
 _times = ("end_to_end_s", "end_to_end_iqr_s", "rows_s", "overhead_s", "ops_s", "communication_s", "exposed_s")
 

@@ -15,7 +15,7 @@ from html import escape
 from fastcore.basics import groupby
 
 from ..core.dtypes import dtype_name, rate_dtype
-from ..core.files import Facts, Number, check_given, check_schema, check_text, names_alone, plain, \
+from ..core.files import Facts, Number, check_environment, check_given, check_schema, names_alone, plain, \
     read_json, restored, write_whole
 from ..core.units import format_si, percent_text, positive
 from .kinds import is_pointwise
@@ -213,7 +213,7 @@ class HardwarePeaks:
             put(name, _all_of(kind, name, getattr(self, name)))
         check_given(self, signed)
         _check_levels(self.levels, self.peak_bandwidth)
-        for name in ("device_name", "date"): check_text(f"environment.{name}", self.environment.get(name, ""))
+        check_environment(self.environment)
         for c in self.ceilings: _check_rates(c, f"the ceiling of {c.dtype}", "flops", "sustained")
         for k in self.kinds: _check_rates(k, f"the ceiling of {k.kind} in {k.dtype}", "rate", "sustained")
         if self.launch_s is not None: _in_range("launch_s", self.launch_s)

@@ -10,7 +10,9 @@ import json, math
 from array import array
 from collections.abc import Iterator
 from statistics import median
+from typing import TypedDict
 
+from ..core.files import Number, read_json, refuse, restored
 from ..core.streams import print_text
 from ..core.units import format_si, percent_text
 from ..timing.certainty import quartiles
@@ -239,6 +241,16 @@ class MetricSeries(View):
     def _json(self): return "".join(line_of(r | self.about if i == 0 else r) for i, r in enumerate(self))
 
 # %% ../../nbs/running/metrics.ipynb #mt000029
+_Record = TypedDict("_Record", dict(step=int, device=str, roofs=str) | dict.fromkeys(metric_fields, Number),
+                    total=False)
+
+def _record_of(line):
+    record = restored(_Record, read_json(line)[0])
+    if not 0 <= record.get("step", -1) < 1 << 63: refuse("step", record.get("step"), "a number of steps")
+    parts = math.fsum(record.get(f"{name}_share", 0) for name in _drawn)
+    if parts > 1 + 1e-6: refuse("the sum of the shares", parts, "1 or less")
+    return record
+
 def read_series(
     path,         # A file that `watch(log=…)` or `to_json` wrote
     title:str="", # Of charts
@@ -248,10 +260,8 @@ def read_series(
     with open(path, encoding="utf-8") as f:
         for n, line in enumerate(f, 1):
             if not line.endswith("\n"): break
-            try: record = json.loads(line)
-            except ValueError: record = None
-            if not isinstance(record, dict) or not isinstance(record.get("step"), int):
+            try: records.append(_record_of(line))
+            except ValueError as error:
                 raise ValueError(f"{path}, line {n} is not the record of a sample, an object with `step` and "
-                                 f"metrics: {line.strip()[:60]!r}")
-            records.append(record)
+                                 f"metrics: {error}") from None
     return MetricSeries(records, title)

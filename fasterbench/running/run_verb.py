@@ -170,7 +170,7 @@ class Program:
             os.chdir(self.folder)
             with terminated_as_interrupted():
                 if is_first(): self.report(self.models)          # of several ranks the first one
-        except Terminated: raise SystemExit(143) from None
+        except Terminated as end: raise SystemExit(end.code) from None
         except Exception as error: notice(f"no report: {type(error).__name__}: {error}")
         finally: os.chdir(here)
 

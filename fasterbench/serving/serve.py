@@ -31,7 +31,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import as_count, check_choice, format_si, not_negative, percent_text, positive
 from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places,
-                                            roofs_line)
+                                            requested, roofs_line)
 
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
 @dataclass(frozen=True)
@@ -214,10 +214,6 @@ def _with_measured(point, measured, peaks, peak):
     return replace(point, measured_per_s=rate, mfu=point.flops / time / peak,
                    causal_mfu=point.causal_flops / time / peak,
                    mbu=(point.weight_bytes + point.kv_bytes) / time / peaks.peak_bandwidth)
-
-# %% ../../nbs/serving/serve.ipynb #734bd778
-_keys = (("prefill", ""), ("decode", "middle"), ("decode", "end"))
-
 
 # %% ../../nbs/serving/serve.ipynb #6292ca12
 def _weight_bytes(model, layout, works):
@@ -415,7 +411,7 @@ def _measured(given, several, batches):
         raise TypeError(f"measured={given!r}: a dict is needed, of tokens/s or measured results, by batch or by "
                         "(phase, batch)")
     if several and given: raise ValueError(f"measured={given!r} goes with one device and degree, not with several")
-    phases = list(dict.fromkeys(phase for phase, _ in _keys))
+    phases = list(dict.fromkeys(phase for phase, _ in requested))
     for key, value in given.items():
         phase, batch = key if isinstance(key, tuple) and len(key) == 2 else ("decode", key)
         if phase not in phases or batch not in batches:
@@ -448,13 +444,14 @@ def _count_configuration(pickled, prompt, new): return _count_model(language_mod
 def _count_model(model, prompt, new):
     asked = ModelWithoutData(model)
     works = asked.prefill(prompt), asked.decode(prompt, max(new // 2, 1)), asked.decode(prompt, new)
-    return _Counted(model, dict(zip(_keys, works)), asked, prompt, new)
+    return _Counted(model, dict(zip(requested, works)), asked, prompt, new)
 
 def _result(counted, batches, server, measured):
-    points = [_with_measured(server.point(k, b), measured, server.peaks, server.peak) for k in _keys for b in batches]
-    curve = [server.point(k, 2 ** i) for k in _keys for i in range(max(12, max(batches).bit_length()))]
+    points = [_with_measured(server.point(k, b), measured, server.peaks, server.peak)
+              for k in requested for b in batches]
+    curve = [server.point(k, 2 ** i) for k in requested for i in range(max(12, max(batches).bit_length()))]
     most = _most_batch(server)
-    bounds = {places.get(at, phase): _bounds_from(server, (phase, at)) for phase, at in _keys}
+    bounds = {places.get(at, phase): _bounds_from(server, (phase, at)) for phase, at in requested}
     model = counted.model
     return ServeResult(counted.name, tuple(points), tuple(curve), server.peaks, server.peak, counted.prompt,
                        counted.new, sum(p.numel() for p in model.parameters()), server.held, server.layout.devices,
@@ -494,7 +491,7 @@ def _server(counted, on, lies, network, math, engine, reserve):
     link, math = peaks.capacity("link") if network is None else network, _math_dtype(math, stored, name, peaks)
     heads, chip = heads_of(last), chip_of(peaks, listed_device(peaks))
     kernel = attention_kernel(engine, peaks.environment.get("architecture", ""))
-    products = {phase: products_of(works[phase, at], stored) for phase, at in _keys[:2]}
+    products = {phase: products_of(works[phase, at], stored) for phase, at in requested[:2]}
     speed = link if not isinstance(link, NetworkPeaks) else link.roof("all_reduce", devices).bus_bandwidth
     uneven = _uneven_heads(asked, last, devices)
     unchecked = last.cache.states or uneven

@@ -589,6 +589,10 @@ def _model_inside(model):
         raise ValueError(f"{name} is sharded; give the whole model, and tensor_parallel= for its devices")
     return inner
 
+def _no_configuration(what, error):
+    said = " ".join(f"{type(error).__name__}: {error}".split())
+    return ValueError(f"transformers makes no configuration from {what}: {said:.200}")
+
 def configuration_of(
     config, # A configuration of transformers, a dict of one, or the path of a folder or `config.json`
 ):
@@ -598,12 +602,14 @@ def configuration_of(
     if isinstance(config, transformers.PretrainedConfig): return config
     if isinstance(config, dict):
         fields = dict(config)
-        return transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+        try: return transformers.AutoConfig.for_model(fields.pop("model_type"), **fields)
+        except Exception as error: raise _no_configuration("this", error) from None
     text = str(config).removeprefix("transformers:")
     try: return transformers.AutoConfig.from_pretrained(text, local_files_only=True, trust_remote_code=False)
-    except (OSError, ValueError) as error:
+    except Exception as error:               # of the classes of configurations too
         if "not a valid JSON" in str(error):
             raise ValueError(f"{text!r}: its configuration is not valid JSON") from None
+        if not isinstance(error, (OSError, ValueError)): raise _no_configuration(repr(text), error) from None
         if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not os.path.exists(text):
             raise ValueError(f"{text!r} is no folder here, and not in the hub's local cache; `hf download {text} "
                              "config.json` gets its configuration") from None

@@ -20,6 +20,7 @@ from fastcore.basics import groupby
 from ..cli.app import (Report, Rows, Saving, Top, app, examples, option, show, switch, target_device,
                                  usage_error, whole)
 from ..core.progress import progress_bar
+from ..core.streams import ending
 from ..core.units import first_names, format_si
 from ..views.columns import Field
 from ..views.view import LongView, Sheet, more_rows
@@ -200,7 +201,7 @@ def _row_numbered(path, number, **how):
     return _row_or_reason(next(islice(problems_of(path), number, None)), **how)
 
 def _end_quietly():
-    for n in (signal.SIGINT, signal.SIGTERM): signal.signal(n, signal.SIG_DFL)
+    for n in (*ending, signal.SIGINT): signal.signal(n, signal.SIG_DFL)
 
 def _row_from(waiting, place, problem, how):
     "Return the row that a process gives; where a process was ended, by this problem or another, that of one more."

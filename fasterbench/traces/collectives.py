@@ -109,8 +109,13 @@ def _splits_said(trace, i, calls):
 def _place_among(rank, members, group_size, world):
     "Return which rank of its group a rank is; `None` where the trace does not say it."
     group = _listed_splits(members)
-    if group and rank in group: return group.index(rank)
+    if group and group.count(rank) == 1: return group.index(rank)
     return rank if not group and group_size == world else None
+
+def _are_splits(splits, elements, size):
+    "Tell if there is a size for each rank of a group, and the elements are rows of as many as the sizes say."
+    rows = sum(splits or ())
+    return size in (None, len(splits or ())) and (elements < 0 or not (elements % rows if rows else elements))
 
 def _part_away(splits, place):
     "Return the part of a buffer that goes to other ranks; `None` if it is divided evenly, NaN if it is not known."
@@ -132,13 +137,14 @@ def _transfer(trace, i, around, rank, splits, peaks):
     if not can_move(nbytes, kernel.end - kernel.start, peaks, trace.device_memory):
         trace.doubts[too_fast] += 1
         nbytes = None
-    group, size, members = (about.group, about.group_size, about.members) if about else ("", 0, "")
+    group, size, members, elements = (about.group, about.group_size, about.members, about.elements_in) if about else (
+        "", 0, "", -1)
     own_rank = rank if trace.rank is None else trace.rank
     size = size if size > 0 else None
     place = _place_among(trace.rank, members, size or trace.ranks, trace.ranks)
     return Transfer(own_rank, kind or _kind_of_kernel(kernel.name), group or "", nbytes, origin + kernel.start,
                     origin + kernel.end, dtype, size, kernel.name, i, members or "", trace.ranks,
-                    _part_away(splits, place))
+                    _part_away(splits if _are_splits(splits, elements, size) or not splits else None, place))
 
 def transfers(
     trace:TraceFile,

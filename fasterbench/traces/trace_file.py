@@ -386,6 +386,8 @@ def _threads(args):
     return (math.prod(sizes[:3]), math.prod(sizes[3:])) if good else None
 
 # %% ../../nbs/traces/trace_file.ipynb #10d39ba7
+_ends_us = 2**63 / 1000     # A clock of 64 bits counts ns until then
+
 class _Collector:
     "Events become records of `trace`; names and calls that are equal become one object."
     def __init__(self, trace):
@@ -399,7 +401,7 @@ class _Collector:
             if kind is None or e.ph != "X" or kind == "python" and not e.name.startswith(_module): continue
             if e.cat == "mtia_ccp_events" and (kind := _others.get(e.name, kind)) is None: continue
             name, ts, dur = e.name, e.ts, e.dur
-            if not (0 <= dur < 1e300 and -1e300 < ts < 1e300): self.trace.untimed[kind] += 1; continue
+            if not (0 <= dur < _ends_us and -_ends_us < ts < _ends_us): self.trace.untimed[kind] += 1; continue
             name = names.setdefault(name, name)
             if self.origin is None: self.origin = self.trace.origin_us = ts
             if kind == "operator" and name.startswith(("ProfilerStep", "Optimizer.")): kind = "annotation"
@@ -413,7 +415,7 @@ class _Collector:
         "Note what the allocator of a device has given out; traces of 2021 do not say it."
         args = _decoded_args(e.args, _MemoryArgs)
         total, device = _as_count(args.total), (_as_count(args.type), _as_count(args.index) or 0)
-        if total is None or device[0] is None or not math.isfinite(e.ts): return
+        if total is None or device[0] is None or not -_ends_us < e.ts < _ends_us: return
         self.trace.memory.append((e.ts, self.thread(e), device, total))
 
     def call(self, name, args):

@@ -240,7 +240,7 @@ def left_out(
     untimed:int, # Events
 )->str:
     "Say how many events were left out for want of a duration."
-    return (f"{untimed} event{'' if untimed == 1 else 's'} without a usable duration (NaN, infinite, negative or null) "
+    return (f"{untimed} event{'' if untimed == 1 else 's'} without a usable duration (not from 0 to 2⁶³ ns) "
             f"{'were' if untimed != 1 else 'was'} left out")
 
 def checked(trace:TraceFile)->TraceFile:

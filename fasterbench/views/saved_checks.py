@@ -9,7 +9,7 @@ __all__ = ['kinds']
 import math
 from typing import get_args
 
-from ..core.files import check_text
+from ..core.files import check_environment, refuse
 from ..core.units import first_names, total
 from ..roofs.row import Phase
 from ..roofs.violations import rounding, violations
@@ -18,62 +18,61 @@ from ..work.memory import allocated, part_names
 kinds = dict(modules="points", ops="ops", kernels="kernels", steps="steps") # Of rows, and the fields that hold them
 
 # %% ../../nbs/views/saved_checks.ipynb #ct000005
-def _refuse(where, value, valid): raise ValueError(f"{where} is {repr(value)[:60]}; {valid} is needed")
-
 def _check_point(where, p, peaks):
     "Raise `ValueError` for fields that do not agree, or that do not follow from the others."
     if p.bound not in ("none", "undefined") and p.roof_time_s is None:
-        _refuse(f"{where}.roof_time_s", None, "the least time of a row that has a bound")
+        refuse(f"{where}.roof_time_s", None, "the least time of a row that has a bound")
     if p.arithmetic_intensity == math.inf and p.bytes_moved:
-        _refuse(f"{where}.arithmetic_intensity", p.arithmetic_intensity, "FLOP by byte, of a row that moves bytes,")
+        refuse(f"{where}.arithmetic_intensity", p.arithmetic_intensity, "FLOP by byte, of a row that moves bytes,")
     if len(p.interval_s) not in (0, 2) or list(p.interval_s) != sorted(p.interval_s):
-        _refuse(f"{where}.interval_s", p.interval_s, "nothing, or two times in order")
-    if p.time_s is None and not p.is_range: _refuse(f"{where}.time_s", None, "the time of a row that has no range")
+        refuse(f"{where}.interval_s", p.interval_s, "nothing, or two times in order")
+    if p.time_s is None and not p.is_range: refuse(f"{where}.time_s", None, "the time of a row that has no range")
     for said in violations(p, peaks): raise ValueError(f"{where}.{said}")
 
 def _check_source(where, p, tool):
     "Raise `ValueError` for a source that neither this package nor the tool of the result is."
     known = "counted", "at least", "predicted", "mixed"
     if p.source not in known and not p.source.startswith(("ncu", tool or "ncu")):
-        _refuse(f"{where}.source", p.source, f"{', '.join(known)} or the tool that counted")
+        refuse(f"{where}.source", p.source, f"{', '.join(known)} or the tool that counted")
 
 def _check_spread(where, p, longest):
     "Raise `ValueError` for a row that spreads far beyond all steps, which are less what their timestamps cost."
     if longest and (p.time_iqr_s or 0.0) > 1000 * longest:
-        _refuse(f"{where}.time_iqr_s", p.time_iqr_s, f"at most 1000 times the longest step, {longest:g} s,")
+        refuse(f"{where}.time_iqr_s", p.time_iqr_s, f"at most 1000 times the longest step, {longest:g} s,")
 
 def _check_sums(result):
     "Raise `ValueError` for shares and parts of a time that do not add up."
-    time = total(p.time_s for p in result.points)
+    time, any_share = total(p.time_s for p in result.points), any(p.share for p in result.points)
     if time is None: return
     for i, p in enumerate(result.points):
-        if p.share and not math.isclose(p.share, p.time_s / (time or 1), rel_tol=rounding, abs_tol=1e-6):
-            _refuse(f"points[{i}].share", p.share, f"{p.time_s / (time or 1):.6g}, its part of the time of all rows,")
+        known = p.share is not None and any_share
+        if known and not math.isclose(p.share, p.time_s / (time or 1), rel_tol=rounding, abs_tol=1e-6):
+            refuse(f"points[{i}].share", p.share, f"{p.time_s / (time or 1):.6g}, its part of the time of all rows,")
     timing = None if any(p.ranks for p in result.points) else result.timing
     wholes = (timing.sum_s, timing.sum_s - timing.overhead_s) if timing else (time,)      # files once had no row of it
     if not any(math.isclose(time, whole, rel_tol=rounding) for whole in wholes):
-        _refuse("timing.rows_s", timing.rows_s, f"the time of the rows, which sum to {time:.6g} s,")
+        refuse("timing.rows_s", timing.rows_s, f"the time of the rows, which sum to {time:.6g} s,")
     end, whole = (getattr(of, name, None) for of, name in ((result.timing, "end_to_end_s"), (result.program, "time_s")))
     if None not in (end, whole) and not math.isclose(end, whole, rel_tol=rounding):
-        _refuse("timing.end_to_end_s", end, f"{whole:.6g}, the time of the whole,")
+        refuse("timing.end_to_end_s", end, f"{whole:.6g}, the time of the whole,")
     for i, b in enumerate(result.breakdowns):
         if not math.isclose(spent := math.fsum(b.parts.values()), b.span_s, rel_tol=rounding):
-            _refuse(f"breakdowns[{i}].span_s", b.span_s, f"{spent:.6g}, the sum of its parts,")
+            refuse(f"breakdowns[{i}].span_s", b.span_s, f"{spent:.6g}, the sum of its parts,")
 
 def _check_memory(m):
     "Raise `ValueError` for parts and places of the peak that cannot be."
     strange = first_names(name for name in m.parts if name not in (*part_names, allocated))
-    if strange: _refuse("memory.parts", strange, ", ".join(part_names))
+    if strange: refuse("memory.parts", strange, ", ".join(part_names))
     if sum(m.parts.values()) != m.peak_bytes:
-        _refuse("memory.peak_bytes", m.peak_bytes, f"{sum(m.parts.values())}, the sum of its parts,")
-    if m.phase not in get_args(Phase): _refuse("memory.phase", m.phase, ", ".join(filter(None, get_args(Phase))))
+        refuse("memory.peak_bytes", m.peak_bytes, f"{sum(m.parts.values())}, the sum of its parts,")
+    if m.phase not in get_args(Phase): refuse("memory.phase", m.phase, ", ".join(filter(None, get_args(Phase))))
     if m.modules is not None and m.module not in m.modules:
-        _refuse("memory.module", m.module, "one of its modules")
+        refuse("memory.module", m.module, "one of its modules")
     for name, at in (("start_bytes", m.start_bytes), *(("timeline", moment.total) for moment in m.timeline)):
-        if at > m.peak_bytes: _refuse(f"memory.{name}", at, f"at most the peak, {m.peak_bytes} B,")
+        if at > m.peak_bytes: refuse(f"memory.{name}", at, f"at most the peak, {m.peak_bytes} B,")
     for name, of in (m.modules or {}).items():
         if not of.own_peak_bytes <= of.peak_bytes <= m.peak_bytes:
-            _refuse(f"memory.modules[{name!r}].peak_bytes", of.peak_bytes, f"at most the peak, {m.peak_bytes} B,")
+            refuse(f"memory.modules[{name!r}].peak_bytes", of.peak_bytes, f"at most the peak, {m.peak_bytes} B,")
 
 def agreeing(result):
     "Return `result`, if its parts agree; else raise `ValueError` that names the field."
@@ -89,8 +88,8 @@ def agreeing(result):
     for i, t in enumerate(result.sample):
         known = isinstance(t.get("name"), str) and isinstance(t.get("dtype", ""), str)
         if not known or ("shape" in t) != ("dtype" in t) or not isinstance(t.get("shape", []), list):
-            _refuse(f"sample[{i}]", t, "a name with a shape and a dtype")
+            refuse(f"sample[{i}]", t, "a name with a shape and a dtype")
     for i, c in enumerate(result.collectives):
-        if not c.waits_s: _refuse(f"collectives[{i}].waits_s", c.waits_s, "what each rank waited")
-    for name in ("device_name", "date"): check_text(f"environment.{name}", result.environment.get(name, ""))
+        if not c.waits_s: refuse(f"collectives[{i}].waits_s", c.waits_s, "what each rank waited")
+    check_environment(result.environment)
     return result

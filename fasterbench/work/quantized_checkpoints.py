@@ -68,6 +68,13 @@ class _Settings(dict):
             self.refused(names[0], value, "a positive whole number, or -1")
         return max(value, 0)
 
+    def block(self, name, default=None)->"list[int]|None":
+        "Return rows and columns that share a scale."
+        value = self.get(name, default)
+        if value is None: return None
+        whole = isinstance(value, (list, tuple)) and len(value) == 2 and all(type(n) is int and n > 0 for n in value)
+        return value if whole else self.refused(name, value, "a list of two positive whole numbers")
+
     def switch(self, name)->bool:
         value = self.get(name, False)
         if not isinstance(value, (bool, type(None))): self.refused(name, value, "true or false")
@@ -150,6 +157,8 @@ def _auto_round(q, names):
 def _bitsandbytes(q, names):
     eight, four = q.switch("load_in_8bit"), q.switch("load_in_4bit")
     if eight == four: q.refused("load_in_4bit", four, f"one of load_in_4bit and load_in_8bit (which is {eight})")
+    kind = q.first("bnb_4bit_quant_type", default="fp4")
+    if kind not in ("fp4", "nf4"): q.refused("bnb_4bit_quant_type", kind, "fp4 or nf4")
     scale = 1 + 4 / 256 if q.switch("bnb_4bit_use_double_quant") else 4
     return _all_but(_staying(q, names, "llm_int8_skip_modules"),
                     Format(8, scale=4, math="int8") if eight else Format(4, 64, scale=scale, flat=True))
@@ -157,10 +166,7 @@ def _bitsandbytes(q, names):
 # %% ../../nbs/work/quantized_checkpoints.ipynb #8c76b43e
 def _fp8(q, names):
     mx = q.get("quant_method") == "mxfp8"
-    block = q.get("weight_block_size", [1, 32] if mx else [128, 128])
-    whole = isinstance(block, (list, tuple)) and len(block) == 2 and all(type(n) is int and n > 0 for n in block)
-    if block is not None and not whole: q.refused("weight_block_size", block, "a list of two positive whole numbers")
-    rows, group = block or (0, 0)
+    rows, group = q.block("weight_block_size", [1, 32] if mx else [128, 128]) or (0, 0)
     scale = 1 if mx or q.get("scale_fmt") == "ue8m0" else 4
     fmt = Format(8, group, rows, scale, 4 * (q.get("activation_scheme") == "static"), math=fp8_math)
     table = replace(fmt, **_per_tensor, scale=4, fixed=0)
@@ -177,10 +183,10 @@ _scale_sizes = {"float32": 4, "float8_e4m3fn": 1, "float8_e8m0fnu": 1, "uint8": 
 
 def _scheme_format(weights, packing, inputs):
     "Return the format of weights with a scheme of compressed-tensors; `None` where they stay in 16 bits."
-    if not weights.get("num_bits") or packing == "dense": return None
+    if weights.get("num_bits") is None: return None
     bits, floats = weights.bits("num_bits", among=range(1, 17)), weights.get("type") == "float"
-    if bits == 16: return None
     group, strategy = weights.size("group_size", default=-1), weights.get("strategy")
+    if bits == 16 or packing == "dense": return None
     if floats and bits == 4: return replace(_mxfp4 if "mx" in packing or group == 32 else _nvfp4,
                                             math=fp4_math if inputs else "")
     scale = _scale_sizes.get(str(weights.get("scale_dtype")).removeprefix("torch."), 2)
@@ -189,7 +195,7 @@ def _scheme_format(weights, packing, inputs):
     stored = Format(32 / (32 // bits) if packed else 8, scale=scale + zero, math=math,
                     per_input=4 * (weights.get("actorder") == "group"))
     if strategy == "block":
-        rows, group = weights["block_structure"]
+        rows, group = weights.block("block_structure") or weights.refused("block_structure", None, "rows and columns")
         return replace(stored, rows=rows, group=group)
     if strategy in (None, "tensor") and not group: return replace(stored, **_per_tensor)
     return replace(stored, group=group if strategy in (None, "group", "tensor_group") else 0)
@@ -351,6 +357,10 @@ def _bitnet(q, names):
     online = q.get("linear_class") == "autobitlinear" and q.get("quantization_mode", "offline") == "online"
     return _all_but(_staying(q, names), None if online else Format(2, **_per_tensor))
 
+def _eetq(q, names):
+    if (kind := q.first("weights", default="int8")) != "int8": q.refused("weights", kind, "int8")
+    return _all_but(_staying(q, names), Format(8))
+
 def _quanto(q, names):
     known = dict(float8=Format(8), int8=Format(8), int4=Format(4, 128, scale=4), int2=Format(2, 128, scale=4))
     kind = q.get("weights", "int8")
@@ -411,7 +421,7 @@ def _quark(q, names):
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,
     "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _one_format(Format(8, scale=4, math=fp8_math)),
     "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "modelopt_fp4": _modelopt,
-    "torchao": _torchao, "hqq": _hqq, "quanto": _quanto, "eetq": _one_format(Format(8)), "aqlm": _aqlm,
+    "torchao": _torchao, "hqq": _hqq, "quanto": _quanto, "eetq": _eetq, "aqlm": _aqlm,
     "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts, "auto-round": _auto_round,
     "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits, "fouroversix": _four_bits,
     "quark": _quark, "nvfp4": _one_format(_nvfp4), "metal": _affine((2, 4, 8), 64),

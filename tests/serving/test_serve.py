@@ -439,7 +439,7 @@ def test_a_batch_that_does_not_fit_is_not_the_best():
     assert four.told[0].startswith("most tokens/s per device: H200") and "does not fit" not in str(
         four.lines)
     assert (replace(four, batch=None).lines[1].endswith("; the largest batch that fits")
-            and serve_from_dict(four.to_dict()) == four)
+            and serve_from_dict(eight.to_dict()) == eight)
 
 def test_what_is_of_some_devices_names_them():
     """fp8 is multiplied in fp8 on an H100, and in the dtype of the model on an A100, which has no peak of it; what is

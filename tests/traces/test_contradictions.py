@@ -62,7 +62,7 @@ def exchange(sent, rank=0, elements=1_000_000, dur=100, **more):
 
 # rows sent to each of three ranks, 4, 5 and 6; 1 000 000 elements of 2 B in all
 @pytest.mark.parametrize("sent, rank, bytes_away", [([1, 1, 2], 6, 1e6), ([0, 3, 1], 5, 5e5), ([4, 0, 0], 4, 0.0),
-                                                    ([1, 3], 7, None)])
+                                                    ([1, 3], 7, None), ([3, 4, 0], 4, None)])   # 7 are no divisor
 def test_uneven_splits_of_an_all_to_all(tmp_path, sent, rank, bytes_away):
     events, job = exchange(sent, rank)
     result = read(tmp_path, events, **job)

@@ -475,7 +475,7 @@ def test_what_is_missing_is_said(tmp_path):
     assert result.breakdowns[0].parts["no shapes recorded"] == pytest.approx(6e-6)
     assert any("record_shapes=True" in n for n in result.notes)
 
-@pytest.mark.parametrize("dur", ("NaN", "Infinity", "-Infinity", "-3", "null", "1e999"))
+@pytest.mark.parametrize("dur", "NaN Infinity -Infinity -3 null 1e999 1e30".split())
 def test_events_without_a_usable_duration_are_left_out_and_counted(tmp_path, dur):
     """Of the product's kernel: the activation is what is left. Of the only kernel: there is nothing to be seen,
     and it is said why."""
@@ -483,7 +483,7 @@ def test_events_without_a_usable_duration_are_left_out_and_counted(tmp_path, dur
     def read_broken(events):
         (tmp_path/"trace.json").write_text(json.dumps(dict(traceEvents=broken(events))).replace("12345", dur))
         return read_trace(tmp_path/"trace.json", peaks=roofs)
-    left = "1 event without a usable duration (NaN, infinite, negative or null) was left out"
+    left = "1 event without a usable duration (not from 0 to 2⁶³ ns) was left out"
     result = read_broken(step())
     assert [k.name for k in result.kernels] == ["relu_kernel"] and left in result.notes
     with pytest.raises(ValueError, match="no GPU kernels with a usable duration: 1 event without"):
