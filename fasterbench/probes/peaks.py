@@ -27,7 +27,7 @@ from ..core.warnings import NotKeptWarning, ProvisionalWarning, warn
 from ..engine.accelerator import Host, accelerator, as_device
 from ..engine.peers import peers
 from ..roofs.hardware import (Ceiling, HardwarePeaks, KindCeiling, MemoryLevel, age_of, busy_for_roofs,
-                                         lifted, nearer_is_faster, rates_of)
+                                         lifted, nearer_is_faster, raised, rates_of)
 from .levels import measure_levels, swept_capacities
 from .machine import environment
 from .probes import (cache_bytes, compute_probes, envelope, free_frames, joined_runs, kind_probes,
@@ -305,7 +305,7 @@ def _read_rates(path):
     except (OSError, ValueError, RecursionError): return {}
 
 def _beside_seen(peaks, folder, group, machine):
-    "Return `peaks` with the rates that this machine reached before, of roofs that came out below half of them."
+    "Return `peaks`, where roofs that came out below half of what this machine reached before have that rate."
     name = _digest(group, machine)
     path = None if folder is None else folder / f"reached-{name}.json"
     before = [_reached.get(name, {}), _read_rates(path) if path else {}]
@@ -313,7 +313,8 @@ def _beside_seen(peaks, folder, group, machine):
     best = {roof: max(r.get(roof, 0) for r in (rates, *before)) for roof in {**rates, **before[0], **before[1]}}
     with _lookup: _reached[name] = best
     if path and best != before[1] and not _ready(folder): _write_text(path, json.dumps(best))
-    return replace(peaks, seen={roof: best[roof] for roof, rate in rates.items() if 2 * rate < best[roof]})
+    seen = {roof: best[roof] for roof, rate in rates.items() if 2 * rate < best[roof]}
+    return replace(raised(peaks, seen), seen=seen)
 
 # %% ../../nbs/probes/peaks.ipynb #4530edcb
 def remembered(

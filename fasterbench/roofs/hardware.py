@@ -17,7 +17,7 @@ from fastcore.basics import groupby
 from ..core.dtypes import dtype_name, rate_dtype
 from ..core.files import Facts, Number, check_environment, check_given, check_schema, names_alone, plain, \
     read_json, restored, write_whole
-from ..core.units import format_si, percent_text, positive
+from ..core.units import first_names, format_si, percent_text, positive
 from .kinds import is_pointwise
 from .network import NetworkPeaks, checked_network
 from ..timing.certainty import again_drift, again_spread
@@ -304,18 +304,19 @@ class HardwarePeaks:
     def provisional(self)->str:
         "Why these roofs are measured again at the next chance; empty where they are firm."
         again = self.tries < enough_tries
-        return self.disturbed or ", ".join([*self.low, *_wide((*self.ceilings, *self.levels))] if again else [])
+        doubts = filter(None, [self.starved, *_wide((*self.ceilings, *self.levels))]) if again else []
+        return self.disturbed or ", ".join(doubts)
 
     @property
-    def low(self)->list[str]:
-        "List the roofs that are below half of what this machine has reached before."
-        return [f"{name} reached {format_si(rate, unit)}, but {format_si(self.seen[name], unit)} before on this machine"
-                for name, (rate, unit) in rates_of(self).items() if 2 * rate < self.seen.get(name, 0)]
+    def starved(self)->str:
+        "Which roofs are of an earlier measurement, as this one reached less than half of them; empty without any."
+        if not self.seen: return ""
+        return f"{first_names(self.seen)} reached less than half of before, which is kept as the roof"
 
     @property
     def doubts(self)->str:
-        "Why these roofs may be too low: the load of the machine, and rates that it reached before."
-        return ", ".join([*([f"measured while {self.disturbed}"] if self.disturbed else []), *self.low])
+        "Why these roofs may be too low: the load of the machine, and how much less than before was reached."
+        return ", ".join(filter(None, [f"measured while {self.disturbed}" * bool(self.disturbed), self.starved]))
 
     @property
     def disturbed(self)->str:
@@ -397,20 +398,27 @@ def _higher_of(firsts, agains, date, key, rate):
     found = {key(b): replace(b, date=b.date or date) for b in agains}
     return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
 
+def raised(peaks:HardwarePeaks, rates:dict[str, float])->HardwarePeaks:
+    "Return `peaks` with every roof at no less than its rate in `rates`, by the names of `rates_of`."
+    def of(name, rate): return max(rate, rates.get(name, 0))
+    ceilings = tuple(replace(c, flops=of(c.name, c.flops)) for c in peaks.ceilings)
+    levels, _ = nearer_is_faster([replace(l, bandwidth=of(_level_name(l), l.bandwidth)) for l in peaks.levels])
+    kinds = tuple(replace(k, rate=of(f"{k.dtype} {k.kind}", k.rate)) for k in peaks.kinds)
+    flops = ceilings[0].flops if ceilings else of(peaks.compute[0].name, peaks.peak_flops)
+    bandwidth = levels[-1].bandwidth if levels else of(_level_name(peaks.memory[0]), peaks.peak_bandwidth)
+    return replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds, peak_flops=flops, peak_bandwidth=bandwidth,
+                   ridge_point=None)
+
 def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
-    "Return `peaks` with every ceiling at the best of `others`, of equal probes; one below a tenth of that is named."
+    "Return `peaks` with every ceiling at the best of `others`, of equal probes."
     for o in others:
         date = o.environment.get("date", "")
         kinds = _higher_of(peaks.kinds, o.kinds, date, lambda k: (k.kind, k.dtype), "rate")
         ceilings = _higher_of(peaks.ceilings, o.ceilings, date, lambda c: (c.dtype, c.unit), "flops")
         levels = _higher_of(peaks.levels, o.levels, date, lambda l: (l.name, l.capacity), "bandwidth")
         levels, _ = nearer_is_faster(levels)
-        pairs = [*((c.name, c.flops, b.flops, "FLOP/s") for c, b in zip(peaks.ceilings, ceilings)),
-                 *((f"{k.dtype} {k.kind}", k.rate, b.rate, f"{k.per}/s") for k, b in zip(peaks.kinds, kinds))]
-        refused = {name: f"{format_si(a, unit)} refused: it reached {format_si(b, unit)} before on this machine"
-                   for name, a, b, unit in pairs if a < 0.1 * b}
         plain = max(peaks.peak_flops, o.peak_flops) if o.dtype == peaks.dtype else peaks.peak_flops
-        peaks = replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds, skipped=peaks.skipped | refused,
+        peaks = replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds,
                         peak_flops=ceilings[0].flops if ceilings else plain, ridge_point=None,
                         peak_bandwidth=levels[-1].bandwidth if levels else max(peaks.peak_bandwidth, o.peak_bandwidth),
                         launch_s=min(filter(None, (peaks.launch_s, o.launch_s)), default=None))

@@ -138,7 +138,8 @@ def _about_peaks(peaks):
     titles, *ceilings = peaks_rows(peaks)
     named = [(name, [(t, v) for t, v in zip(titles[1:], values) if v]) for name, *values in ceilings]
     probes_of = groupby(peaks.skipped, peaks.skipped.get)
-    skipped = [("Probes that did not run", [(", ".join(of), why) for why, of in probes_of.items()])] if probes_of else []
+    reasons = [(", ".join(of), why) for why, of in probes_of.items()]
+    skipped = [("Probes that did not run", reasons)] if reasons else []
     links = features.network.NetworkView(peaks.network).facts() if _shows_network(peaks) else []
     return [("Device", device), *named, *skipped, *links]
 
