@@ -568,7 +568,7 @@ def test_figures_of_an_answer_are_in_the_csv():
     [time_s], [rate], [mfu], [peak] = told.values()
     assert rate == pytest.approx(8 / time_s)
     assert first_lines(step)[0].startswith(
-        f"a step of 8 samples: expected {format_si(time_s, 's')}{alone_text(step)} "
+        f"a step of 8 samples (loss: sum of the output): expected {format_si(time_s, 's')}{alone_text(step)} "
         f"· {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))

@@ -135,7 +135,7 @@ def devices_note(
     how = (f"at least {format_si(network_s, 's')} at the {format_si(link, 'B/s')} of its link" if link
            else "over a link whose rate is not known")
     slowest = max(program.roof_time_s, network_s)
-    rate = f"; all together at most {format_si(devices * n / slowest, f'{unit}/s')}" if slowest else ""
+    rate = f"; all together at most {format_si(devices * n / slowest)} {unit}/s" if slowest else ""
     replica = "; the update is of a shard, the memory of unsharded parameters" if parallel == "fsdp" else ""
     return (f"{devices} devices by {parallel}, each with {n} {unit} in a step: each sends "
             f"{format_si(sent.wire_bytes, 'B')}, {how}{rate}{replica}")

@@ -365,7 +365,6 @@ def predict(
     if devices != 1:
         units = tokens_of(sample, work.trace)
         shared.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
-    if backward and loss is None: shared.append("loss: the sum of the output")
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *shared], **more)
@@ -375,7 +374,9 @@ def _most_per_second(facts, program):
     "Return the note on what a step works on: how much in a second at the limit."
     if not facts or not program.roof_time_s: return []
     n, unit = facts["work"], facts["unit"]
-    return [f"{n} {unit if n != 1 else unit[:-1]} per step: at most {format_si(n / program.roof_time_s, f'{unit}/s')}"]
+    why = ["MFU counts every pair of an attention (PaLM), HFU the pairs that run"]
+    rate = f"{n} {unit if n != 1 else unit[:-1]} per step: {format_si(n / program.roof_time_s)} {unit}/s at the limit"
+    return [rate] + why * (facts.get("hfu", 1) < facts.get("mfu", 0))
 
 def _step_facts(program, sample, work, printed, tf32):
     "Return what a step works on, its rate, and the share of the datasheet's peak that model and hardware FLOPs reach."

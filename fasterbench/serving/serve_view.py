@@ -454,7 +454,7 @@ class ServeOption(_Expected):
 _first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
                      "ratio", "output_price", "request_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
-                     "ratio", "price", "request_price", "limit_per_device")
+                     "ratio", "price", "limit_per_device", "input_price", "output_price")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
@@ -499,7 +499,7 @@ class ServeSeries(_ServingView):
     @property
     def title(self)->str:
         names = list(dict.fromkeys(o.name for o in self.options))
-        return f"{self.model}, decode, {f'{len(names)} replicas compared' if len(names) > 1 else f'on {names[0]}'}"
+        return f"{self.model}, decode on {f'{len(names)} devices' if len(names) > 1 else names[0]}"
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
@@ -530,13 +530,13 @@ class ServeSeries(_ServingView):
                 f"{format_si(rate(best))} tokens/s{more}")
         sums = best.parts_s and equation_of(best.expected_s, best.parts_s)
         each = [f"per output token {sums}{first_told(best)}"] if sums else []
-        def cost(o): return o.output_price or o.limit_price
+        def cost(o): return o.request_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
-        of_input = f", {written_out(least.input_price)} in" if least.input_price else ""
-        each_request = f"; per request {written_out(least.request_price)}" if least.request_price else ""
-        cheapest = f"{least.name}, batch {least.batch}, {written_out(cost(least))} out{of_input}{each_request}"
-        return [most, f"lowest price per 1M tokens: {cheapest}", *each]
+        where, price = f"{least.name}, batch {least.batch}", written_out(cost(least))
+        if not least.request_price: return [most, f"lowest price per 1M tokens at the limit: {where}, {price}", *each]
+        tokens = f"per 1M tokens {written_out(least.input_price)} in, {written_out(least.output_price)} out"
+        return [most, f"lowest price per request: {where}, {price}; {tokens}", *each]
 
     def _table(self, without=()):
         first = len(self.told) + 1

@@ -253,10 +253,12 @@ def step_answer(result)->list[str]:
         told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", f"{brief(step['per_s'])} {step['unit']}/s"]
     if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
     if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
-    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}" if room else ""))
+    beyond = ", does not fit" if room and result.memory.peak_bytes > room else ""
+    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}{beyond}" if room else ""))
     if most is not None: told.append(f"largest batch {most} samples (tensors alone)")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
-    return [f"a step of {step['work']} {unit}: {' · '.join(told)}"]
+    loss = "" if result.call.get("loss") else " (loss: sum of the output)"
+    return [f"a step of {step['work']} {unit}{loss}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 

@@ -391,7 +391,7 @@ def test_traces_of_several_ranks(tmp_path):
     done = python(command_line("trace", *paths), tmp_path)
     assert done.returncode == 0, done.stderr
     line = next(l for l in done.stdout.splitlines() if l.startswith("all_reduce") and "1.00 MB" in l)
-    assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and "rank 1" in line and "16.7 GB/s" in line
+    assert "2 of 2" in line and "60.0 µs" in line and "20.0 µs" in line and line.split()[12] == "1" and "16.7 GB/s" in line
 
 def test_collectives_stand_in_the_file(tmp_path, capsys):
     """Two ranks by hand, 1 MB: the transfer takes 60 µs, rank 0 waits 40. `trace --json` keeps it, `report` prints
@@ -413,7 +413,7 @@ def test_collectives_stand_in_the_file(tmp_path, capsys):
                  ["report", str(tmp_path/"both.json"), "--html", str(tmp_path/"both.html")]):
         app(args, standalone_mode=False)
         printed += [l.split() for l in capsys.readouterr().out.splitlines() if l.startswith("all_reduce")]
-    assert printed == ["all_reduce 0 1.00 MB 2 of 2 1 60.0 µs 20.0 µs rank 1 16.7 GB/s".split()] * 3
+    assert printed == ["all_reduce 0 1.00 MB 2 of 2 1 60.0 µs 20.0 µs 1 16.7 GB/s".split()] * 3
     (one,) = from_json(tmp_path/"both.json").collectives
     assert (one.ranks == (0, 1) and one.last == 1 and one.transfer_s == pytest.approx(60e-6)
             and one.waits_s == pytest.approx((40e-6, 0)))
