@@ -335,7 +335,8 @@ KernelFile = output("Write the list of the compiled model's kernels (with --comp
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f
 Saved = Annotated[str, typer.Argument(metavar="FILE",
-                                      help="A result that `--json` of roofline, run, predict, trace or ncu wrote.")]
+                                      help="A result that `--json` of roofline, run, predict, trace or ncu "
+                                           "wrote, of one model, device and batch size.")]
 
 def saved_result(path):
     from fasterbench.views.result import result_from_json

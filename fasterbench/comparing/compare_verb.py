@@ -18,8 +18,8 @@ from ..cli.app import Rows, Top, app, examples, output, saved_result, show, usag
                                         "compare b1.json b8.json b32.json --html sizes.html"))
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="FILE",
-        help="Results that `--json` of roofline, run, predict, trace or ncu wrote; of more than two, each has a "
-             "column.")],
+        help="Results that `--json` of roofline, run, predict, trace or ncu wrote, each of one model, device and batch "
+             "size; of more than two, each has a column.")],
     top:Top=10, html:output("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, in total and row by row."

@@ -129,14 +129,15 @@ def predict_verb(
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
-    gpus:whole("Split the batch of a training step over N devices (with --backward).", kind=int)=1,
+    gpus:whole("With --backward: predict a step on N devices; --batch is of all together, the batch of the input of "
+               "each.", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
     kernels:KernelFile=None,
-    cuda_graph:switch("Predict the replay of a CUDA graph: the GPU starts each kernel itself, which takes less time "
-                      "than a launch by the CPU.", "--cuda-graph")=False,
-    launch_s:option("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, "
-                    "and that the GPU waits where this is longer.  [default: it never waits]",
+    cuda_graph:switch("Predict the replay of a CUDA graph, in which the GPU needs less time between kernels than with "
+                      "a launch of each.", "--cuda-graph")=False,
+    launch_s:option("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, and "
+                    "that the GPU waits for it if its kernels take less.  [default: the GPU never waits]",
                     "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:Shape=None,
@@ -147,7 +148,7 @@ def predict_verb(
     """Predict the time of a model on a device that is not here.
 
     The limit is the least time that the roofs of the device allow; the expected time, with an 80 % interval, also rests
-    on published measurements of kernels."""
+    on published measurements of kernels; where a kernel was never measured, it is a range."""
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

@@ -21,7 +21,7 @@ def _config(text):
     raise typer.BadParameter(f"{text!r} does not name a language model; the forms are transformers:FOLDER, "
                              f"transformers:config.json and an id of the hub, OWNER/NAME")
 
-_of_model = "transformers:FOLDER, transformers:config.json, or the id of a model in the local Hugging Face cache"
+_of_model = "transformers:FOLDER, transformers:config.json, or an id in the local Hugging Face cache: org/name"
 Config = Annotated[str, typer.Argument(help=_of_model, parser=_config,
                                        metavar="MODEL")]
 

@@ -59,8 +59,8 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
     return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
-                    "[default: that of the model; for a float32 model bfloat16, as under autocast, or float16 if the "
-                    "device has no bfloat16]", "--dtype",
+                    "[default: that of the model; for a float32 model the first of bfloat16 (as under autocast), "
+                    "float16 and float32 that the device or file has]", "--dtype",
                     metavar="DTYPE")
 
 def _positive_rate(text):
@@ -74,7 +74,7 @@ def _positive_rate(text):
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
     model:Model, on:option("Compute MFU from the peak FLOP/s of this device (`fasterbench peaks --devices`), or of a "
-                           "`peaks --json` file, measured with `peaks --dtype` in the dtype of the peak.",
+                           "`peaks --json` file, which has peaks for the dtypes given to `peaks --dtype`.",
                            "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
