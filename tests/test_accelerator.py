@@ -16,7 +16,7 @@ device_types = re.compile(r"(?<![A-Za-z])(cuda(?!_graph\b)|xpu|mps)(?![A-Za-z])"
 
 # What may name them beside the seam: the reports of NVIDIA's own tool, which are read without PyTorch; and help texts.
 others = {"ncu/ncu.py": 2, "ncu/ncu_verb.py": 1, "cli/app.py": 2, "cli/roofline_verb.py": 1,
-          "predicting/predict_verb.py": 1}
+          "predicting/predict_verb.py": 2, "checking/check_verb.py": 1}
 
 def names_of_types(source):
     "Lines whose code names a type of device: a name or a text, comments and docstrings aside."

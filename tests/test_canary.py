@@ -78,7 +78,7 @@ def exists(name):
 elsewhere = {
     "compiled.compiled": "_dynamo.utils.counters",
     "engine.accelerator": "_C",
-    "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
+    "work.stand_ins": "ops._c10d_functional ops._c10d_functional.wait_tensor ops._c10d_functional.wait_tensor.default",
     "compiled.inductor": """_C _C._dynamo _C._dynamo.eval_frame _C._dynamo.eval_frame._debug_get_cache_entry_list
         _dynamo _dynamo.eval_frame _dynamo.eval_frame.innermost_backend _dynamo.exc.RestartAnalysis
         _dynamo.guards.DeletedGuardManagerWrapper _functorch.config _functorch.config.patch

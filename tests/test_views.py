@@ -416,7 +416,7 @@ questions = dict(
            column("limit"), column("p90") + line("Nothing here was measured"), several),
     serve_several=(line("roofs: NVIDIA H100 80GB HBM3 bfloat16 989 TFLOP/s", "NVIDIA L40S bfloat16 362 TFLOP/s"),
                    column("time per token"), column("bound"),
-                   [("#legend > *", "limit")] + column("tokens/s per device, expected"), line("(549.54k to 1.13M)"),
+                   [("#legend > *", "limit")] + column("tokens/s per device, expected"), line("(550.04k to 1.13M)"),
                    line("2 × H100 80GB HBM3 ×0.64 (0.38 to 1.06)") + column("ratio to first")),
     check=(line("device: a CPU, 2 threads", "roofs: float32 200 GFLOP/s"), counted, counted,
            column("budget", "value", "limit used"), column("interval", "verdict"),

@@ -13,7 +13,7 @@ const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "inter
                "limit_s", "kind", "rounds", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
                "mfu", "unknown_share", "launch_share", "others", "per_request",
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
-               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "first_s", "requests_per_s", "latency", "bound", "ratio", "achieved_gflops", "limit_used", "tokens_per_s",
+               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "first_s", "output_price", "requests_per_s", "latency", "bound", "ratio", "achieved_gflops", "limit_used", "tokens_per_s",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
                "utilization_after_pct", "change", "size", "fitted", "error", "found", "price", "binds", "measured_s", "ratio_2", "time_ratio"]
 

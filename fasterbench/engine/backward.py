@@ -80,7 +80,7 @@ def asked_of_node():
 def forget_unasked(
     tracer, # `tracer.mark()` is where it is, and `tracer.forget(mark, unasked, asked)` drops what made tensors alone
 ):
-    "Let `tracer` forget what a node computes beside the gradients that are asked for: from Python it computes all."
+    "Let `tracer` forget what a node computes but the gradients that are asked for: from Python it computes all."
     if _running.depth: _running.tracer = tracer
 
 def _run_asked(node, grads, wanted):

@@ -453,8 +453,8 @@ class ServeOption(_Expected):
 
 _first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
                      "ratio", "output_price", "request_price")
-_leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "bound",
-                     "ratio", "price", "limit_per_device", "input_price", "output_price")
+_leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "price",
+                     "limit_per_device", "input_price", "output_price", "bound", "ratio")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit

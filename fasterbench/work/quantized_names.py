@@ -72,7 +72,7 @@ class QuantizedNames:
         for path in modules: self._spell(_checkpoint_name(path))
         added = {f"{path}.{child}" for path, m in modules.items() if "base_layer" in m._modules
                  for child in m._modules if child != "base_layer"}
-        for path, module in modules.items():           # adapters beside a layer are not in the checkpoint
+        for path, module in modules.items():           # adapters are not in the checkpoint
             if not lies_in(path, added): self._add(path, module, getattr(config, "hidden_size", 0), each)
         self.types = {t for found in self.matrices.values() for m in found for t in m.types}
         self._text = "\n".join(self._of)

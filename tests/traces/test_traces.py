@@ -498,9 +498,9 @@ def test_a_trace_without_roofs_says_how_a_trace_gets_them(tmp_path):
     result = read_trace(written(tmp_path, step()))
     result.to_html(tmp_path/"page.html")
     page = (tmp_path/"page.html").read_text()
-    assert all(note in page.replace("&#39;", "'").replace("\u00a0", " ") for note in result.caveats)
-    assert any("no roofs" in note for note in result.caveats)
-    assert not any("ncu" in note for note in result.caveats)
+    no_roofs, = (line for line in result.text().splitlines() if "no roofs" in line)
+    assert "--on" in no_roofs and "ncu" not in result.text()
+    assert all(note in page.replace("&#39;", "'").replace("\u00a0", " ") for note in (no_roofs, *result.caveats))
 
 hostile = ["__import__('os').system('touch HERE')", "'); DROP", "\u0000", "</script>", "\ud800", "a" * 100_000, "{}",
            "[[[[", "1e999", "-1", "0x10", "(lambda: 1)()", "nn.Module: ", "\x1b[31m", "🦀" * 50]
@@ -670,10 +670,10 @@ def test_a_collective_that_says_no_group_has_an_unknown_size(tmp_path):
     """A kernel of an engine's own, of one rank of eight: how many take part, who waits and who is last are
     unknown, also in JSON."""
     events = step() + [launch(13, 13), kernel("cross_device_reduce_1stage", 28, 4, 13)]
-    for world, said in ((8, "1 of ? 1 ≤ 4.00 µs ? ? ?"), (1, "1 of 1 1 4.00 µs 0 s rank 0 ?")):
+    for world, said in ((8, "1 of ? 1 ≤ 4.00 µs"), (1, "1 of 1 1 4.00 µs 0 s 0")):
         result = read(tmp_path, events, distributedInfo=dict(rank=0, world_size=world))
         line = next(l for l in result.text().splitlines() if l.startswith("all_reduce"))
-        assert line.split() == f"all_reduce ? {said}".split(), line
+        assert line.split() == f"all_reduce {said}".split(), line
         result.to_json(tmp_path/"saved.json")
         [saved] = json.loads((tmp_path/"saved.json").read_text())["collectives"]
         assert saved["group_size"] == {8: None, 1: 1}[world]
