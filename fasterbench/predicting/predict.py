@@ -386,6 +386,7 @@ def _step_facts(program, sample, work, printed, tf32):
     facts["per_s"] = n / program.time_s
     if not flops.get("hardware"): return facts
     dtype = max(flops["hardware"], key=flops["hardware"].get)
-    could = program.time_s * printed.flops_of(dtype, dtype == "float32" and bool(tf32))
+    on_tf32 = dtype == "float32" and any(c.contraction_flops and c.category in tf32 for c in work.trace)
+    could = program.time_s * printed.flops_of(dtype, on_tf32)
     return facts | {name: sum(flops[kind].values()) / could for name, kind in (("mfu", "model"), ("hfu", "hardware"))
                     if kind in flops}

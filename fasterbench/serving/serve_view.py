@@ -524,12 +524,12 @@ class ServeSeries(_ServingView):
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(options, key=rate, default=None)
         if best is None or not rate(best): return []
-        limit = f"{best.bound}-bound limit {format_si(best.limit_per_device)}".removeprefix("-bound ")
+        limit = f"{best.bound}-bound limit of decode alone {format_si(best.limit_per_device)}".removeprefix("-bound ")
         more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
         most = (f"most tokens/s per device: {best.name}, batch of {best.batch} sequences, "
                 f"{format_si(rate(best))} tokens/s{more}")
         sums = best.parts_s and equation_of(best.expected_s, best.parts_s)
-        each = [f"per output token {sums}{first_told(best)}"] if sums else []
+        each = [f"{best.name}: per output token {sums}{first_told(best)}"] if sums else []
         def cost(o): return o.request_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]

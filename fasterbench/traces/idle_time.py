@@ -23,6 +23,7 @@ from ..views.headline import divided
 causes = dict(launch="waiting for the CPU", data="waiting for the data loader", synchronized="after a synchronization",
               other="queued behind other work", unknown="unknown", end="before the first or after the last kernel")
 _waits_for_device = re.compile(r"Synchronize|Memcpy(?!\w*Async)")         # cudaStreamSynchronize, hipMemcpyWithStream
+slow_start_s = 1e-3 # From a launch to its kernel on a device that is free: of published GPUs some 2 to 20 µs
 _fetches_data = re.compile(r"enumerate\(DataLoader\)")
 
 def _spans_by_thread(records, asked):
@@ -57,7 +58,9 @@ class _Gaps:
         until = min(launch.start, activity.start)
         data = max((_fetching_s(spans, last, until) for spans in self.loads.values()), default=0.0)
         cause = "synchronized" if _ran_dry(self.waits.get(launch.thread, []), last, launch.start) else "launch"
-        return {"data": data, cause: gap - data}
+        held = activity.start - (launch.start if _waits_for_device.search(launch.name) else launch.end)
+        queued = held if held > slow_start_s else 0.0
+        return {"data": data, cause: gap - data - queued, "other": queued}
 
 def idle_before(
     trace:TraceFile,

@@ -72,10 +72,10 @@ def is_device_alone(result)->bool:
 launch_range = 10e-6, 40e-6 # Of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
 
 def alone_text(result)->str:
-    "Say that an expected time is that of the device alone, and how long launching takes where that is longer."
+    "Say that an expected time is that of the device alone, and how long launching takes where that may be longer."
     if not is_device_alone(result): return ""
     low, high = (result.environment["operators"] * t for t in launch_range)
-    longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" if low > (result.program.time_s or 0) else ""
+    longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" if high > (result.program.time_s or 0) else ""
     return f" (device time only{longer})"
 
 def time_text(result)->str:

@@ -429,7 +429,7 @@ def test_a_batch_that_does_not_fit_is_not_the_best():
                      interval_s=(6e-3, 12e-3), expected_per_device=1e3)
     eight = ServeSeries("net", (option, slower), 64, 8, batch=8)
     assert eight.told == ["most tokens/s per device: L40S, batch of 8 sequences, 1.00k tokens/s expected "
-                          "(666.67 to 1.33k), memory-bound limit 2.00k"]
+                          "(666.67 to 1.33k), memory-bound limit of decode alone 2.00k"]
     assert ("64 prompt tokens, 8 new tokens; batch 8" in eight.lines and "batch 8 does not fit: H200" in eight.lines
             and "largest" not in eight.text())
     assert list(eight.plot().data[0].y) == ["H200, batch 8: does not fit", "L40S, batch 8"]
