@@ -112,7 +112,7 @@ function fitNames() {
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
-  if (!wide()) fit(14, last) || fit(14, titles[Math.min(2, titles.length - 1)])
+  if (!wide()) [...titles].slice(Math.min(2, titles.length - 1)).reverse().some(title => fit(14, title))
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
   longestName = longest
   frame.add("roomy")                                  // whole types, where all columns leave room for them
