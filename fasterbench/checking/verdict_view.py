@@ -95,7 +95,10 @@ def _limit_chart(view, title):
     fig.update_xaxes(title="limit used (kept up to 100 %)", ticksuffix=" %", rangemode="tozero",
                      gridcolor="rgba(128,138,148,0.22)", zeroline=False)
     drawn = [x for trace in fig.data for x in trace.x]
-    if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
+    if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn):
+        low, high = (math.log10(f(100.0, *(x for span in within.values() for x in span if x > 0))) for f in (min, max))
+        pad = 0.06 * (high - low)                       # the same range whatever the reader hides
+        fig.update_xaxes(type="log", dtick=1, range=[low - pad, high + pad])
     return dress(fig, title, f"{len(names)} budgets: {view.told}", 120 + 30 * len(names))
 
 # %% ../../nbs/checking/verdict_view.ipynb #8177c03e
