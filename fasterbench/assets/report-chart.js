@@ -1,5 +1,5 @@
 // Charts: the first beside the table, further ones in the panel below it.
-const config = {displaylogo: false, responsive: false, displayModeBar: wide() ? "hover" : false,
+const config = {displaylogo: false, responsive: false, showSendToCloud: false, displayModeBar: wide() ? "hover" : false,
                 modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"]}
 let charts = [], marked, passing
 

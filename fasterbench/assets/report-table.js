@@ -112,7 +112,7 @@ function fitNames() {
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
-  if (!wide()) fit(14, last) || fit(14, titles[Math.min(2, titles.length - 1)])
+  if (!wide()) [...titles].slice(Math.min(2, titles.length - 1)).reverse().some(title => fit(14, title))
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
   longestName = longest
   frame.add("roomy")                                  // whole types, where all columns leave room for them
@@ -129,17 +129,24 @@ function nameCell(row) {
 // Such a text loses its middle where it is too long, since its end often tells more than its start. CSS shows one of the
 // two; the whole one stays in the document.
 const cutInTheMiddle = new Set(["type", "operator", "category", "layer", "kind", "model"])
-function bothEnds(text) {
+function bothEnds(text, most) {
   const said = text.replace(/^aten::/, ""), made = element("span", {className: "ends", textContent: text, title: text})
-  Object.assign(made.dataset, {brief: middle(said, 11, 0.4), long: middle(said, 48, 0.5)})
+  Object.assign(made.dataset, {brief: middle(said, most, 0.4), long: middle(said, 48, 0.5)})
   return made
+}
+// Of layers as much is seen as tells them apart, since no name says it.
+function briefLength(field) {
+  const layers = field === "layer" ? [...new Set(rows.map(r => String(r[field] ?? "")))] : []
+  let most = 11
+  while (most < 20 && new Set(layers.map(t => middle(t, most, 0.4))).size < layers.length) most++
+  return most
 }
 const tones = {faster: r => r < 0.97, slower: r => r > 1.03}
 function cell(c, row) {
   if (c.field === "name") return nameCell(row)
   const text = write(row[c.field], c.format, c.unit)
   const tone = c.field === "time_ratio" && row.clear ? Object.keys(tones).find(k => tones[k](row[c.field])) : ""
-  if (cutInTheMiddle.has(c.field) && text.length > 11) return bothEnds(text)
+  if (cutInTheMiddle.has(c.field) && text.length > 11) return bothEnds(text, briefLength(c.field))
   return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})
 }
 

@@ -90,12 +90,15 @@ def _limit_chart(view, title):
     edge = 2 * max((x for span in spans.values() for x in (1.0, *span) if x < math.inf), default=1.0)
     within = {i: tuple(100 * min(x, edge) for x in span) for i, span in spans.items()}  # what is beyond is at the edge
     for result in _drawn: _limit_marks(fig, view, result, names, within)
-    fig.add_vline(x=100, line=dict(dash="dash", width=1.5, color="#74808a"))
+    fig.add_vline(x=100, layer="between", line=dict(dash="dash", width=1.5, color="#74808a"))
     fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
     fig.update_xaxes(title="limit used (kept up to 100 %)", ticksuffix=" %", rangemode="tozero",
                      gridcolor="rgba(128,138,148,0.22)", zeroline=False)
     drawn = [x for trace in fig.data for x in trace.x]
-    if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn): fig.update_xaxes(type="log", dtick=1)
+    if drawn and min(drawn) > 0 and max(drawn) > 10 * min(drawn):
+        low, high = (math.log10(f(100.0, *(x for span in within.values() for x in span if x > 0))) for f in (min, max))
+        pad = 0.06 * (high - low)                       # the same range whatever the reader hides
+        fig.update_xaxes(type="log", dtick=1, range=[low - pad, high + pad])
     return dress(fig, title, f"{len(names)} budgets: {view.told}", 120 + 30 * len(names))
 
 # %% ../../nbs/checking/verdict_view.ipynb #8177c03e
