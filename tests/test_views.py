@@ -501,12 +501,7 @@ def test_whatever_is_pressed_the_console_is_silent(chrome, page_of, kind):
         found, pressed = chrome.execute_async_script(press, [[draw.random() for _ in range(3)] for _ in range(20)])
         assert found == [] and chrome.get_log("browser") == [] and pressed >= 20, size
         assert not chrome.find_element("id", "trouble").is_displayed()
-
-def test_no_chart_is_sent_to_a_server(chrome, page_of):
-    "The buttons of plotly 4 offer that by default."
-    opened(chrome, page_of("serve"), tab=first_tab(view_of("serve")), state="")
-    assert chrome.find_elements("css selector", "[data-title^=Download]")
-    assert not chrome.find_elements("css selector", "[data-title^=Share]")
+        assert not chrome.find_elements("css selector", "[data-title^=Share]")       # a button of plotly 4
 
 @more
 def test_a_press_that_fails_is_found(chrome, page_of):
