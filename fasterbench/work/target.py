@@ -147,7 +147,7 @@ class FakeTracer(Tracer):
             assume(_through_views)
         if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
             self.memory.lives.opaque = True                       # the library alone knows how large it is
-        if op_name(op).startswith("c10d::"): self.memory.lives.opaque = True   # likewise: gloo copies what it reduces
+        if op_name(op).startswith(("c10d::", "_c10d_functional::")): self.memory.lives.opaque = True # gloo copies too
         return out
 
 # PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
