@@ -129,7 +129,7 @@ function nameCell(row) {
 // Such a text loses its middle where it is too long, since its end often tells more than its start. CSS shows one of the
 // two; the whole one stays in the document.
 const cutInTheMiddle = new Set(["type", "operator", "category", "layer", "kind", "model"])
-function bothEnds(text, most) {
+function bothEnds(text, most = 11) {
   const said = text.replace(/^aten::/, ""), made = element("span", {className: "ends", textContent: text, title: text})
   Object.assign(made.dataset, {brief: middle(said, most, 0.4), long: middle(said, 48, 0.5)})
   return made
