@@ -30,7 +30,7 @@ from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
 from ..views.result import Result
 from ..views.table import breakdown_lines, note_lines, without_network
-from ..views.view import LongView, Sheet, Table, check_top, more_rows, printable, told_apart
+from ..views.view import LongView, Sheet, Table, check_top, more_rows, printable, told_apart, without_maker
 
 # %% ../../nbs/comparing/series.ipynb #d6b769d1
 def _folds_by_itself(lines): return len(fold([l.row for l in lines])) < len(lines)
@@ -377,13 +377,9 @@ def _panels(series):
 
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
-def _without_maker(label):
-    "Return a label without the maker of a device."
-    return label.removeprefix("NVIDIA ").removeprefix("AMD ")
-
 def _in_lines(label, width):
     "Return a label in lines of at most `width` characters, broken at spaces and underscores; no maker of a device."
-    text = _without_maker(label).replace("_", "_ ")
+    text = without_maker(label).replace("_", "_ ")
     return "<br>".join(shown(l.replace("_ ", "_"), width) for l in wrap(text, width))
 
 def _value_text(v, unit): return "?" if v is None else percent_text(v / 100) if unit == "%" else format_si(v, unit)
@@ -430,11 +426,11 @@ def series_of(results:list[Result], names:list[str]=(), points:str="modules")->S
 _line_keys = ("name", "type", "operator", "phase", "category")
 
 def _page_fields(series):
-    times = [Field(f"time_{i}_s", "s", _without_maker(label), "si", f"time of {label}")
+    times = [Field(f"time_{i}_s", "s", without_maker(label), "si", f"time of {label}")
              for i, label in enumerate(series.labels, 1)]
     ratio = Field("time_ratio", "", "last/first", "ratio", "last time ÷ first time")
     first, *others = series.labels
-    def to_first(label): return f"{_without_maker(label)}, ratio to first" if len(others) > 1 else "ratio to first"
+    def to_first(label): return f"{without_maker(label)}, ratio to first" if len(others) > 1 else "ratio to first"
     each = [Field(f"ratio_{i}", "", to_first(label), "ratio", f"time of {label} ÷ time of {first}")
             for i, label in enumerate(others, 2)]
     known = [fields[k] for k in _line_keys]

@@ -398,16 +398,21 @@ def _higher_of(firsts, agains, date, key, rate):
     found = {key(b): replace(b, date=b.date or date) for b in agains}
     return tuple(max(a, found.get(key(a), a), key=lambda c: getattr(c, rate)) for a in firsts)
 
+def _with_roofs(peaks, ceilings, levels, kinds, flops, bandwidth, **more):
+    "Return `peaks` with these roofs; the two rates are for where there are no ceilings or levels."
+    levels, _ = nearer_is_faster(levels)
+    return replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds, ridge_point=None,
+                   peak_flops=ceilings[0].flops if ceilings else flops,
+                   peak_bandwidth=levels[-1].bandwidth if levels else bandwidth, **more)
+
 def raised(peaks:HardwarePeaks, rates:dict[str, float])->HardwarePeaks:
     "Return `peaks` with every roof at no less than its rate in `rates`, by the names of `rates_of`."
     def of(name, rate): return max(rate, rates.get(name, 0))
     ceilings = tuple(replace(c, flops=of(c.name, c.flops)) for c in peaks.ceilings)
-    levels, _ = nearer_is_faster([replace(l, bandwidth=of(_level_name(l), l.bandwidth)) for l in peaks.levels])
+    levels = [replace(l, bandwidth=of(_level_name(l), l.bandwidth)) for l in peaks.levels]
     kinds = tuple(replace(k, rate=of(f"{k.dtype} {k.kind}", k.rate)) for k in peaks.kinds)
-    flops = ceilings[0].flops if ceilings else of(peaks.compute[0].name, peaks.peak_flops)
-    bandwidth = levels[-1].bandwidth if levels else of(_level_name(peaks.memory[0]), peaks.peak_bandwidth)
-    return replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds, peak_flops=flops, peak_bandwidth=bandwidth,
-                   ridge_point=None)
+    return _with_roofs(peaks, ceilings, levels, kinds, of(peaks.compute[0].name, peaks.peak_flops),
+                       of(_level_name(peaks.memory[0]), peaks.peak_bandwidth))
 
 def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
     "Return `peaks` with every ceiling at the best of `others`, of equal probes."
@@ -416,12 +421,9 @@ def lifted(peaks:HardwarePeaks, others:Iterable[HardwarePeaks])->HardwarePeaks:
         kinds = _higher_of(peaks.kinds, o.kinds, date, lambda k: (k.kind, k.dtype), "rate")
         ceilings = _higher_of(peaks.ceilings, o.ceilings, date, lambda c: (c.dtype, c.unit), "flops")
         levels = _higher_of(peaks.levels, o.levels, date, lambda l: (l.name, l.capacity), "bandwidth")
-        levels, _ = nearer_is_faster(levels)
         plain = max(peaks.peak_flops, o.peak_flops) if o.dtype == peaks.dtype else peaks.peak_flops
-        peaks = replace(peaks, ceilings=ceilings, levels=levels, kinds=kinds,
-                        peak_flops=ceilings[0].flops if ceilings else plain, ridge_point=None,
-                        peak_bandwidth=levels[-1].bandwidth if levels else max(peaks.peak_bandwidth, o.peak_bandwidth),
-                        launch_s=min(filter(None, (peaks.launch_s, o.launch_s)), default=None))
+        peaks = _with_roofs(peaks, ceilings, levels, kinds, plain, max(peaks.peak_bandwidth, o.peak_bandwidth),
+                            launch_s=min(filter(None, (peaks.launch_s, o.launch_s)), default=None))
     return peaks
 
 # %% ../../nbs/roofs/hardware.ipynb #b2bd7685

@@ -25,7 +25,6 @@ from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
 from .serve_work import language_model, stored_as
 from ..work.quantized_checkpoints import StoredWeights
 from ..core.dtypes import dtype_name
-from ..core.tensors import bytes_held
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks
 from ..roofs.network import NetworkPeaks, bus_factor
@@ -220,10 +219,8 @@ def _weight_bytes(model, layout, works):
     "Return the weights that each device holds, B: those that are read, tables whole, and those that no forward read."
     weights = {w.name: w for work in works.values() for w in work.weights}
     read = sum(layout.holds(w) for w in weights.values())
-    stored = layout.stored
-    size = sum(sum(w.sizes(stored)) for w in weights.values())
-    rest = sum(stored.bytes.get(n, bytes_held(p)) for n, p in model.named_parameters()) - size
-    return read + max(rest, 0.0)
+    size = sum(sum(w.sizes(layout.stored)) for w in weights.values())
+    return read + max(layout.stored.parameter_bytes(model) - size, 0.0)
 
 _published = "1403 published runs of four models on H100, H200, B200 and GB200"
 _requests_checked = ("Requests/s had a median error of 10 %, with 91 % inside the interval of the time per token; "

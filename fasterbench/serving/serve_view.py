@@ -23,7 +23,7 @@ from ..views.headline import highest_clock
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
 from ..views.page import pairs_of
-from ..views.view import Sheet, View
+from ..views.view import Sheet, View, without_maker
 
 # %% ../../nbs/serving/serve_view.ipynb #3afc80a3
 _beside = ("prefills", "server")           # Parts of a token's time that are not its forward
@@ -437,7 +437,7 @@ class ServeOption(_Expected):
     @property
     def name(self)->str:
         "How many devices of which product; the maker goes without saying."
-        product = self.device.removeprefix("NVIDIA ").removeprefix("AMD ")
+        product = without_maker(self.device)
         return f"{self.devices} × {product}" if self.devices > 1 else product
     @property
     def marked(self)->str:

@@ -6,7 +6,7 @@
 __all__ = ['read_times', 'problem_row', 'judged', 'Bounds', 'number_from', 'sol']
 
 # %% ../../nbs/speed_of_light/sol_verb.ipynb #529b91a4
-import csv, json, signal, traceback
+import csv, json, traceback
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from itertools import islice
@@ -20,7 +20,7 @@ from fastcore.basics import groupby
 from ..cli.app import (Report, Rows, Saving, Top, app, examples, option, show, switch, target_device,
                                  usage_error, whole)
 from ..core.progress import progress_bar
-from ..core.streams import ending
+from ..core.streams import end_at_once
 from ..core.units import first_names, format_si
 from ..views.columns import Field
 from ..views.view import LongView, Sheet, more_rows
@@ -200,14 +200,11 @@ def _row_numbered(path, number, **how):
     torch.set_num_threads(1)
     return _row_or_reason(next(islice(problems_of(path), number, None)), **how)
 
-def _end_quietly():
-    for n in (*ending, signal.SIGINT): signal.signal(n, signal.SIG_DFL)
-
 def _row_from(waiting, place, problem, how):
     "Return the row that a process gives; where a process was ended, by this problem or another, that of one more."
     try: return waiting.result()
     except BrokenProcessPool: pass
-    with ProcessPoolExecutor(1, initializer=_end_quietly) as own:
+    with ProcessPoolExecutor(1, initializer=end_at_once) as own:
         try: return own.submit(_row_numbered, *place, **how).result()
         except BrokenProcessPool: return dict(problem=problem.name, verdict="not counted: it ended its process")
 
@@ -216,7 +213,7 @@ def _bounds_of(found, jobs, **how):
     if jobs == 1:
         for *_, problem in found: yield _row_or_reason(problem, **how)
         return
-    with ProcessPoolExecutor(jobs, initializer=_end_quietly) as pool:
+    with ProcessPoolExecutor(jobs, initializer=end_at_once) as pool:
         waiting = [pool.submit(_row_numbered, *place, **how) for *place, _ in found]
         try: yield from (_row_from(w, place, problem, how) for w, (*place, problem) in zip(waiting, found))
         finally:

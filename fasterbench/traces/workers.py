@@ -12,7 +12,7 @@ from multiprocessing.connection import wait
 from threading import Thread
 from time import sleep
 
-from ..core.streams import ending
+from ..core.streams import end_at_once
 from ..timing.machine_load import _cpus
 
 # %% ../../nbs/traces/workers.ipynb #73babff6
@@ -23,7 +23,7 @@ def _end_with(parent):
 
 def _hand_on(one, source, pipe, parent):
     "In a worker: send what `one` makes of a source, or its error."
-    for number in (*ending, signal.SIGINT): signal.signal(number, signal.SIG_DFL)
+    end_at_once()
     Thread(target=_end_with, args=(parent,), daemon=True).start()
     try: pipe.send((one(source), None))
     except Exception as error: pipe.send((None, error))

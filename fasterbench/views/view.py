@@ -32,6 +32,10 @@ def printable(text:str)->str:
 _namespaces = re.compile(r"^void |(?:\(anonymous namespace\)|<?unnamed>)::|\b(?:\w+::)+")
 def _without_namespaces(signature): return _namespaces.sub("", signature)
 
+def without_maker(device:str)->str:
+    "Return the name of a device without its maker."
+    return device.removeprefix("NVIDIA ").removeprefix("AMD ")
+
 def shortened(text:str, width:int)->str:
     "Return `text` as it fits: a signature of C++ without namespaces and its end, any other text without its middle."
     if len(text) <= width: return text
