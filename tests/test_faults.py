@@ -119,10 +119,9 @@ def test_roofs_from_a_bad_moment_are_measured_again(tmp_path, monkeypatch, again
         rate, date = rates.pop(0), dict(date=ago) if len(rates) == 1 else {}
         return HardwarePeaks(rate, rate / 4, device="cpu", environment=module.environment(here.properties()) | date)
     monkeypatch.setenv("FASTERBENCH_CACHE", str(tmp_path))
-    for name, value in dict(_remembered={}, _reached={}, _measure=measured).items():
+    def busy(*seconds): return True            # on a quiet machine roofs below what was reached are measured once more
+    for name, value in dict(_remembered={}, _reached={}, _measure=measured, is_busy=busy).items():
         monkeypatch.setattr(module, name, value)
-    # on a quiet machine roofs below what was reached are measured once more
-    monkeypatch.setattr(module, "is_busy", lambda *seconds: True)
     def profile():
         return RooflineAnalyzer(torch.nn.Linear(64, 64), torch.ones(8, 64)).profile(steps=3, warmup=0).result
     with pytest.warns(UserWarning, match=f"of 1 rows were faster than the roofs of {ago[:16]}.*measured again"):
