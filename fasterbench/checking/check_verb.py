@@ -161,11 +161,11 @@ def _merged_figures(*founds):
         for layer, own in found.items(): merged.setdefault(layer, {}).update(own)
     return merged
 
-def _verdicts(budgets, found, other=""):
-    "Yield one verdict per budget and layer that it is for; `other` says which machine the times in seconds are of."
+def _verdicts(budgets, found, why={}):
+    "Yield one verdict per budget and layer that it is for; `why` says which kinds of figures were not measured."
     for b in budgets:
-        if other and b.figure.kind == "absolute":
-            yield Verdict(b, Found(None), b.layer, "cannot say", other)
+        if why.get(b.figure.kind):
+            yield Verdict(b, Found(None), b.layer, "cannot say", why[b.figure.kind])
             continue
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
             yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
@@ -197,7 +197,7 @@ def _found(settings, budgets, against, rounds, progress, about):
     rounds = asked or default_rounds
     def of(*kinds): return [b for b in budgets if b.figure.kind in kinds]
     alone = kinds & {"relative", "absolute"}
-    about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
+    if kinds: about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
     quiet = progress is False or sys.stderr.isatty()
     with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
         found = {}
@@ -259,11 +259,10 @@ def _updated(document, verdicts):
     return tomlkit.dumps(document)
 
 # %% ../../nbs/checking/check_verb.ipynb #7163da18
-def _needs(budgets, against):
-    "Raise at once where the options lack something that a budget needs."
-    if any(b.figure.kind == "seconds" for b in budgets) and against is None:
-        usage_error("the file has budgets of time in percent, which need a baseline: --against GIT_REF or --against "
-                    "RESULT.json", "--against")
+no_baseline = "no baseline; --against GIT_REF or --against RESULT.json gives one"
+
+def _check_baseline(against):
+    "Raise at once where the baseline is not there."
     if against and against.endswith(".json"):
         if not Path(against).is_file(): usage_error(f"there is no file {against!r}", "--against")
     elif against: commit_of(against)
@@ -272,9 +271,9 @@ def _verdicts_of_model(settings, budgets, against, rounds, progress, about):
     "Return the verdicts on the budgets of one model of the file."
     with _of_the_file(settings):
         timed = any(b.figure.kind == "absolute" for b in budgets)
-        other = other_machine(settings) if timed else ""
-        asked = [b for b in budgets if not other or b.figure.kind != "absolute"]
-        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress, about), other))
+        why = dict(absolute=other_machine(settings) if timed else "", seconds="" if against else no_baseline)
+        asked = [b for b in budgets if not why.get(b.figure.kind)]
+        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress, about), why))
 
 def _check_device(name, device):
     from fasterbench.engine.accelerator import as_device
@@ -325,7 +324,7 @@ def check(
     try:
         settings, limits = read_budgets(_plain_document(document))
         if update: limits += _first_budgets(settings, limits)
-        _needs(limits, against)
+        _check_baseline(against)
         files = {f"--{name}": p for name, p in dict(json=json, junit=junit, html=html).items() if p}
         for name, s in settings.items():
             _check_device(name, s.get("device", "cpu"))

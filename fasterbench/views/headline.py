@@ -19,8 +19,10 @@ from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
 from .columns import brief
+from .fold import fold, label
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
+from .view import told_apart
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _sample(result):
@@ -109,7 +111,7 @@ def time_doubt(timing)->str:
     if timing is None: return ""
     varies, load = (timing.spread or 0.0) > run_spread, load_caveats(timing)
     if not varies and not load: return ""
-    why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
+    why = ", ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
 def _rate_text(result):
@@ -262,10 +264,21 @@ def step_answer(result)->list[str]:
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
+def _slowest_rows(points, whole_s):
+    "Name the three rows with most time, with their shares of all."
+    rows = [p for p in fold(points)[:3] if p.time_s]
+    names = told_apart([label(p) + f" ({p.phase})" * bool(p.phase) for p in rows], 40)
+    shares = [p.time_s / whole_s for p in rows]
+    return ", ".join(f"{name} {percent_text(s, 0 if s >= 0.0995 else 1)}" for name, s in zip(names, shares))
+
 def time_division(result)->list[str]:
-    "Return the line that divides the time; none where a time is unknown."
+    "Return the lines that divide the time; first the slowest rows, where it is in doubt. None where a time is unknown."
     expected, d = "expected " * _is_predicted(result), divided(result)
-    return [f"{expected}{equation(d)}"] if d else []
+    if d is None: return []
+    divides, rows_s = f"{expected}{equation(d)}", sum(p.time_s for p in result.points)
+    if not rows_s or is_split(d) and not time_doubt(result.timing): return [divides]
+    most = f"most time: {_slowest_rows(result.points, rows_s)}"
+    return [most, divides] if is_split(d) else [f"{most}; {divides}"]
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
@@ -281,7 +294,7 @@ def headline(result)->list[str]:
 def _looked_at(t, said):
     "Describe the load of the machine, as far as the system tells and it is not `said`."
     cores = f"on {t.cores} core{'s' if t.cores != 1 else ''}" if t.cores else ""
-    told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
+    told = [] if t.load_average is None or said else [f"load {t.load_average:.1f} {cores}".rstrip()]
     if (t.others or 0) > 0.05 and "processes" not in said: told.append(f"other processes used {t.others:.1f} cores")
     if (t.steal or 0) > 0.02 and "hypervisor" not in said: told.append(f"the hypervisor took {t.steal:.2f} cores")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):

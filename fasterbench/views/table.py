@@ -195,12 +195,10 @@ def summary(
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
     lines = _fitted(rows, top, shown, width)
-    predicted = any(p.source == "predicted" for p in result.points)
-    title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above = wrap_lines(map(printable, headline(result)), width)
     marks = _marks_explained(result, shown, rows[:top])
     below = wrap_lines([*marks, *below_table(result), *largest_gap(result, rows)], width)
-    return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
+    return "\n".join([*above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
 def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float|None]:
