@@ -16,7 +16,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..views.columns import as_fields
-from ..views.headline import is_device_alone, model_name, phases_run, roofs_text
+from ..views.headline import is_device_alone, loss_text, model_name, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View
 
@@ -102,8 +102,9 @@ class Predictions(View):
         def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
         said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
-        ran = " · ".join([f"{model_name(first)} on {', '.join(devices)}", phases_run(first)])
-        above = [ran, *self.series.answers, *_speed_factors(self.results)]
+        loss = loss_text(first) * bool(first.environment.get("step"))
+        ran = f"{model_name(first)} on {', '.join(devices)} · {phases_run(first)}{loss}"
+        above = [*self.series.answers, *_speed_factors(self.results), ran]
         return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
 
     def render(self, title=None): return self.series.render(title)

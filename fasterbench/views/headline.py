@@ -245,22 +245,31 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
-def step_answer(result)->list[str]:
+def is_beyond_room(result)->bool:
+    "Tell if the peak is more than the memory of the device, where both are known."
+    return bool(result.room and result.memory and result.memory.peak_bytes > result.room)
+
+def shares_of_peak(step:dict)->list[str]:
+    "Return the MFU of a predicted training step, and its HFU where that is another."
+    told = [f"MFU {percent_text(step['mfu'])}"] if "mfu" in step else []
+    return [*told, f"HFU {percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
+
+def loss_text(result)->str:
+    "Say that the loss of a training step is the sum of the output, where none was given."
+    return "" if result.call.get("loss") else " (loss: sum of the output)"
+
+def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
-    step, p = result.environment.get("step"), result.program
+    step, p, room = result.environment.get("step"), result.program, result.room
     if not step: return []
-    room, most = result.room, step.get("largest_batch")
     told = []
     if "per_s" in step:
         told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", f"{brief(step['per_s'])} {step['unit']}/s"]
-    if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
-    if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
-    beyond = ", does not fit" if room and result.memory.peak_bytes > room else ""
-    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}{beyond}" if room else ""))
-    if most is not None: told.append(f"largest batch {most} samples (tensors alone)")
+    there = f" of {format_si(room, 'B')}{', does not fit' * is_beyond_room(result)}" if room else ""
+    told += [*shares_of_peak(step), f"memory {result.memory.peak}{there}"]
+    if largest and "largest_batch" in step: told.append(f"largest batch {step['largest_batch']} samples (tensors alone)")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
-    loss = "" if result.call.get("loss") else " (loss: sum of the output)"
-    return [f"a step of {step['work']} {unit}{loss}: {' · '.join(told)}"]
+    return [f"a step of {step['work']} {unit}{loss_text(result)}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
