@@ -21,7 +21,8 @@ from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, ju
                                           parse_limit,
                                           read_budgets, shortest, too_near)
 from .verdict_view import Verdicts, verdict_junit
-from .versions import SideError, checked_out, commit_of, in_turn, model_of_settings, rounds_of, side
+from .versions import (SideError, checked_out, commit_of, in_turn, model_of_settings, rounds_of,
+                                           side, subject_of)
 from ..cli.app import (Quiet, app, check_writable, examples, notice, option, output, printed, switch,
                                  usage_error, whole, write)
 from ..core.progress import progress_bar
@@ -152,7 +153,11 @@ def _against_ref(settings, ref):
         try: now("round")                                           # the first rounds load and warm up
         except SideError as error: raise BudgetError(str(error)) from error
         before("round")
-        yield lambda k: in_turn(now, before, k % 2), ratios_of_rounds
+        with _doubt_of_load() as doubt:
+            def reduced(rounds):
+                load, found = doubt(), ratios_of_rounds(rounds)
+                return {layer: {k: replace(f, load=load) for k, f in of.items()} for layer, of in found.items()}
+            yield lambda k: in_turn(now, before, k % 2), reduced
 
 # %% ../../nbs/checking/check_verb.ipynb #810558ac
 def _merged_figures(*founds):
@@ -236,6 +241,7 @@ def _begun(path, model):
     if Path(path).exists(): usage_error(f"{path!r} is there already; --update moves its limits", "BUDGETS")
     document, table = tomlkit.document(), tomlkit.table()
     table["model"] = model
+    table.add(tomlkit.comment('time = "<= 105 %"    of the time at a git ref or in a result: check FILE --against REF'))
     where, _, name = model.rpartition(":")
     name = Path(where).stem if where.endswith(".py") else name                # a function is often called make
     document[re.sub(r"[^\w-]+", "_", name).strip("_") or "model"] = table
@@ -340,6 +346,7 @@ def check(
     if against and not any(b.figure.kind == "seconds" for b in limits):
         machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "
                            "time = \"<= 105 %\"")
+    if against and not against.endswith(".json"): machines.append(f"compared with {subject_of(against)}")
     view, text = Verdicts(verdicts, machines), _updated(document, verdicts) if update else ""
     write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))

@@ -185,7 +185,7 @@ class Verdicts(View):
         rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
                      kind=v.budget.figure.kind, unit=unit(v.budget.figure), comparison=v.budget.comparison,
                      limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
-                     samples=v.found.samples, verdict=v.result, why=v.why) for v in self.verdicts]
+                     samples=v.found.samples, verdict=v.shown, why=v.why) for v in self.verdicts]
         return dict(schema="fasterbench.budgets", version=1, answers=self.answers, machines=self.machines,
                     verdicts=rows, caveats=self.caveats)
 

@@ -64,15 +64,15 @@ def _sweep_fields(results):
     return {k: f for k, f in known.items() if k not in left_out}
 
 def _speed_factors(results):
-    "Return a line per further device: how many times as fast the faster of it and the first is, with the range."
-    first, *others = results
-    unknown = any(r.program.is_range or not r.program.time_s for r in results)
-    if unknown or any(_batch_size(r) != _batch_size(first) for r in others): return []
+    "Return a line per further device: how many times as fast as the first it is at the largest batch, with the range."
+    first, *others = [r for r in results if _batch_size(r) == max(map(_batch_size, results))]
+    if any(r.program.is_range or not r.program.time_s for r in (first, *others)): return []
+    at = f"batch {_batch_size(first)}: " * (len(others) + 1 < len(results))
     def faster(r):
         fast, slow = sorted((first, r), key=lambda x: x.program.time_s)
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
         factor = slow.program.time_s / fast.program.time_s
-        return (f"{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
+        return (f"{at}{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
                 f"({factor / exp(half):.1f} to {factor * exp(half):.1f})")
     return [faster(r) for r in others if _predicted_for(r) != _predicted_for(first)]
 

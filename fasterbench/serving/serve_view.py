@@ -280,7 +280,7 @@ schema, version = "fasterbench.serve", 1
 
 class _ServingView(View):
     "Served models: lines about them, then caveats."
-    file = "serve"
+    file, changed = "serve", ()
 
     @property
     def lines(self)->list[str]:
@@ -295,8 +295,9 @@ class _ServingView(View):
     @property
     def _around(self):
         "The lines above the table, the answer before what was asked, and those below it."
-        told, (what, *more) = self.told, self.lines[len(self.told):]
-        return [*told, f"{self.title}: {what}"], ["", *more]
+        n, lines = len(self.told), self.lines
+        end = n + 1 + len(self.changed)
+        return [*lines[:n], f"{self.title}: {lines[n]}", *lines[n + 1:end]], ["", *lines[end:]]
 
 @dataclass(frozen=True, repr=False)
 class ServeResult(_ServingView):
@@ -458,7 +459,7 @@ class ServeOption(_Expected):
 _first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
                      "ratio", "output_price", "request_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "price",
-                     "limit_per_device", "input_price", "output_price", "bound", "ratio")
+                     "limit_per_device", "bound", "ratio", "request_price", "first_s", "input_price", "output_price")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
@@ -518,7 +519,7 @@ class ServeSeries(_ServingView):
                    "one request alone takes longer per token than that": [o for o in some if not o.batch]}
         said = [f"{why}: {', '.join(o.name for o in options)}" for why, options in without.items() if options]
         unchecked = ["* no published run of a server checked this device"] if not all(o.checked for o in some) else []
-        return [*self.told, what, *said, *unchecked, *roofs]
+        return [*self.told, what, *self.changed, *said, *unchecked, *roofs]
 
     @property
     def told(self)->list[str]:
@@ -538,9 +539,10 @@ class ServeSeries(_ServingView):
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
         where, price = f"{least.name}, batch {least.batch}", written_out(cost(least))
+        thousand = written_out(1000 * cost(least))
         if not least.request_price: return [most, f"lowest price per 1M tokens at the limit: {where}, {price}", *each]
         tokens = f"{written_out(least.input_price)} per 1M tokens in, {written_out(least.output_price)} out"
-        return [most, f"lowest price: {where}, {tokens}; {price} per request", *each]
+        return [most, f"lowest price: {where}, {tokens}; {thousand} per 1000 requests", *each]
 
     def _table(self, without=()):
         return self._sheet(without).table(*self._around, unknown="")
@@ -569,7 +571,7 @@ class ServeSeries(_ServingView):
 
     def _page(self):
         about = [("prompt", str(self.prompt)), ("new tokens", str(self.new))]
-        return dict(lines=[*self._about, *self.changed], facts=[("Model", about)],
+        return dict(lines=self._about, facts=[("Model", about)],
                     kinds=[self._sheet().tab("serve", "devices", self.plot(""), visible=_first_of_options)])
 
     def to_dict(self)->dict:

@@ -169,7 +169,8 @@ def _only_device(found):
     return devices[0]
 
 def _finer(found):
-    "Return rows per module, where the trace names them; of a compiled model, which is one module, per operator."
+    "Return rows per module, where the trace names them; of a compiled model per operator; of replayed graphs per kernel."
+    if _most_in_graphs(found): return "kernel"
     if not any(r.has_modules for r in found): return "operator"
     rows = [row for r in found for row in r.modules]
     compiled = sum(row.time_s for row in rows if row.type.startswith(("GraphModule", "OptimizedModule")))

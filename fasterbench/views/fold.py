@@ -40,7 +40,7 @@ def _by_first(own):
     return f"{_starred(own).rpartition('.')[0]}.{min(own, key=_in_order).name.rpartition('.')[2]}…"
 
 def _namer_of_blocks(points):
-    "Return what names the rows that one row holds: by their common form, of several with one form by the first of them."
+    "Return what names the rows that one row holds: by their common form, of several with one form by the first."
     blocks = [own for own in groupby(points, _block_key).values() if len(own) > 1]
     def forms_of(form): return Counter((form(own), own[0].phase, own[0].type) for own in blocks)
     known = [(form, forms_of(form)) for form in (_starred, _by_first)]
@@ -111,7 +111,8 @@ def fold(
     if group == "layer" or depth is not None: points = by_layer(points)
     if depth is not None: points = _merged_rows(points, lambda p: (_branch(p, depth), p.phase), counted=False)
     if group in ("auto", "block"):
-        blocks = _merged_rows(points, _block_key, _namer_of_blocks(points)) if group == "block" or len(points) > 60 else points
+        asked = group == "block" or len(points) > 60
+        blocks = _merged_rows(points, _block_key, _namer_of_blocks(points)) if asked else points
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
     elif group in _keys: points = _merged_rows(points, _keys[group])
     return sorted(points, key=lambda p: -p.longest_s)

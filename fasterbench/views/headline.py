@@ -251,12 +251,20 @@ def is_beyond_room(result)->bool:
 
 def shares_of_peak(step:dict)->list[str]:
     "Return the MFU of a predicted training step, and its HFU where that is another."
-    told = [f"MFU {percent_text(step['mfu'])}"] if "mfu" in step else []
+    of = f" ({step['peak']})" if "peak" in step else ""
+    told = [f"MFU{of} {percent_text(step['mfu'])}"] if "mfu" in step else []
     return [*told, f"HFU {percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
 
 def loss_text(result)->str:
     "Say that the loss of a training step is the sum of the output, where none was given."
     return "" if result.call.get("loss") else " (loss: sum of the output)"
+
+def _step_rate(result):
+    "Return the rate of a step; that of the device is the most, where launching may take longer."
+    step, device_s = result.environment["step"], result.program.time_s
+    low, high = (result.environment["operators"] * t for t in launch_range) if is_device_alone(result) else (0, 0)
+    at_most = "at most " * (high > device_s)
+    return f"{at_most}{brief(step['work'] / max(device_s, low))} {step['unit']}/s"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
@@ -264,10 +272,12 @@ def step_answer(result, largest:bool=True)->list[str]:
     if not step: return []
     told = []
     if "per_s" in step:
-        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", f"{brief(step['per_s'])} {step['unit']}/s"]
+        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", _step_rate(result)]
     there = f" of {format_si(room, 'B')}{', does not fit' * is_beyond_room(result)}" if room else ""
     told += [*shares_of_peak(step), f"memory {result.memory.peak}{there}"]
-    if largest and "largest_batch" in step: told.append(f"largest batch {step['largest_batch']} samples (tensors alone)")
+    without = ", no cross-entropy" if step["unit"] == "tokens" and loss_text(result) else ""
+    if largest and "largest_batch" in step:
+        told.append(f"largest batch {step['largest_batch']} samples (tensors alone{without})")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
     return [f"a step of {step['work']} {unit}{loss_text(result)}: {' · '.join(told)}"]
 
@@ -284,8 +294,9 @@ def time_division(result)->list[str]:
     "Return the lines that divide the time; first the slowest rows, where it is in doubt. None where a time is unknown."
     expected, d = "expected " * _is_predicted(result), divided(result)
     if d is None: return []
-    divides, rows_s = f"{expected}{equation(d)}", sum(p.time_s for p in result.points)
-    if not rows_s or is_split(d) and not time_doubt(result.timing): return [divides]
+    divides, rows_s = f"{expected}{equation(d, unknown_label(result))}", sum(p.time_s for p in result.points)
+    known = is_split(d) and result.peaks is not None
+    if not rows_s or known and not time_doubt(result.timing): return [divides]
     most = f"most time: {_slowest_rows(result.points, rows_s)}"
     return [most, divides] if is_split(d) else [f"{most}; {divides}"]
 
@@ -294,7 +305,7 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     hint = list(filter(None, [result.environment.get("hint")]))
     if result.peaks is None:
-        divides = [equation(divided(result), unknown_label(result))] if result.idle else []
+        divides = time_division(result) if result.idle else []
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
     divides = [*time_division(result), *limits_text(result.limits), *hint]
     return [*step_answer(result), *lines, *divides, f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
