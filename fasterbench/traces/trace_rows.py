@@ -428,6 +428,7 @@ def _model_name(trace, found, seconds):
 
 def _alike_devices(trace):
     "Name the devices of the table with as many units as that of the trace, and about its memory."
+    if not trace.device_units: return []
     found = [d for d in (match_device(name).device for name in devices()) if d and d.units == trace.device_units]
     return [d.name for d in found if abs(d.capacities.get("memory", 0) / (trace.device_memory or 1) - 1) < 0.1]
 
@@ -442,8 +443,10 @@ def _datasheet_roofs(peaks, name, calls, trace):
     "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, notes on them, and why none."
     if peaks is not None or name == "cpu": return peaks, [], ""
     measured = "--peaks FILE gives measured ones"
-    alike = f", which is like {' and '.join(_alike_devices(trace))}" if not name and _alike_devices(trace) else ""
-    if not name: return None, [], f"the trace names no device{alike}; --on NAME does, {measured}"
+    if not name:
+        alike = " and ".join(_alike_devices(trace))
+        like = f"; it has as many multiprocessors, and the memory, of {alike}" if alike else ""
+        return None, [], f"the trace names no device{like}; --on NAME does, {measured}"
     if two_devices in name: return None, [], f"kernels ran on different devices, {name}; --on NAME takes one for all"
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0

@@ -105,7 +105,8 @@ def said_of_a_linear(folder, capsys, *args):
     forward, and that of the weight."""
     from fasterbench.cli.main import main
     (folder/"net.py").write_text("import torch\ndef make(): return torch.nn.Linear(64, 32), torch.randn(4, 64)\n")
-    with pytest.raises(SystemExit) as ended:
+    with pytest.raises(SystemExit) as ended, pytest.MonkeyPatch.context() as wide:
+        wide.setenv("COLUMNS", "400")
         main(["mfu", f"{folder}/net.py:make", "--on", "h100-sxm", "--json", str(folder/"r.json"), *args])
     assert not ended.value.code
     return capsys.readouterr().out.splitlines(), json.loads((folder/"r.json").read_text())
