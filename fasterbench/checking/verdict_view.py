@@ -26,6 +26,7 @@ def verdict_row(v:Verdict)->tuple[str, ...]:
     return (b.model, v.layer, b.figure.name, b.text, least + decisive(v.found.value, b), interval, v.shown)
 
 keys = ("model", "layer", "figure", "budget", "found", "interval", "verdict")
+_printed = ("model", "layer", "figure", "verdict", "budget", "found", "interval")     # the verdict at the left
 def _titles(): return [_fields[k].title for k in keys]
 
 # %% ../../nbs/checking/verdict_view.ipynb #8177c03d
@@ -162,7 +163,7 @@ class Verdicts(View):
 
     def _table(self):
         rows = list(map(verdict_row, self.verdicts))
-        shown = [i for i, title in enumerate(keys) if any(r[i] for r in rows)]
+        shown = [i for i in map(keys.index, _printed) if any(r[i] for r in rows)]
         texts = {k for k, i in enumerate(shown) if keys[i] in ("model", "layer", "figure", "verdict")}
         cells = [[r[i] for i in shown] for r in (_titles(), *rows)]
         return Table(cells, texts, self.answers, [*self.caveats, *self.machines])

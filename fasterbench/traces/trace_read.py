@@ -169,7 +169,7 @@ def _only_device(found):
     return devices[0]
 
 def _finer(found):
-    "Return rows per module, where the trace names them; of a compiled model per operator; of replayed graphs per kernel."
+    "Return rows per module, where a trace names them; of compiled models per operator; of replayed graphs per kernel."
     if _most_in_graphs(found): return "kernel"
     if not any(r.has_modules for r in found): return "operator"
     rows = [row for r in found for row in r.modules]

@@ -437,7 +437,7 @@ def _of_another_device(trace, name):
     own, units = trace.device_units, getattr(match_device(name).device, "units", 0)
     if not own or not units or own == units: return []
     alike = f", as {' and '.join(_alike_devices(trace))} has" if _alike_devices(trace) else ""
-    return [f"{name} has {units} multiprocessors, and the device of the trace {own}{alike}: its roofs may be wrong here"]
+    return [f"{name} has {units} multiprocessors, and the device of the trace {own}{alike}: its roofs may be wrong"]
 
 def _datasheet_roofs(peaks, name, calls, trace):
     "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, notes on them, and why none."

@@ -33,11 +33,11 @@ def _starred(own):
     "Return the common form of the names of rows; numbers that differ are `*`."
     return "".join(part[0] if len(set(part)) == 1 else "*" for part in zip(*(_digits.split(p.name) for p in own)))
 
-def _in_order(p): return [int(part) if part.isdigit() else part for part in _digits.split(p.name)]
+def _by_numbers(p): return [int(part) if part.isdigit() else part for part in _digits.split(p.name)]
 
 def _by_first(own):
     "Return the common form with the last part of the first of the rows, `layers.*.Linear_3…`."
-    return f"{_starred(own).rpartition('.')[0]}.{min(own, key=_in_order).name.rpartition('.')[2]}…"
+    return f"{_starred(own).rpartition('.')[0]}.{min(own, key=_by_numbers).name.rpartition('.')[2]}…"
 
 def _namer_of_blocks(points):
     "Return what names the rows that one row holds: by their common form, of several with one form by the first."
@@ -46,7 +46,7 @@ def _namer_of_blocks(points):
     known = [(form, forms_of(form)) for form in (_starred, _by_first)]
     def named(own):
         found = (form(own) for form, forms in known if forms[form(own), own[0].phase, own[0].type] < 2)
-        return next(found, f"{min(own, key=_in_order).name}…")
+        return next(found, f"{min(own, key=_by_numbers).name}…")
     return named
 
 def _of_a_module(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
