@@ -64,7 +64,8 @@ def peaks(device:Device=None, dtype:option("Measure (and write) the compute roof
           html:output("Write a report of every measurement; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached roofs.", "--fresh")=False,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
-          devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
+          devices:switch("List the devices with a built-in datasheet, and exit; --on takes a part of a name, "
+                         "too.", "--devices")=False,
           no_progress:Quiet=False):
     """Measure the roofs of a device. They are its compute rate and its memory bandwidth, and are cached for 30 days,
     in $FASTERBENCH_CACHE, else in the user's cache folder (on Linux ~/.cache/fasterbench)."""
@@ -97,7 +98,7 @@ def roofline(
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations of the forward pass, or of the training step.  [default: until the times are "
                 "stable]")=None,
-    backward:switch("Profile forward and backward; without --loss, the loss is the sum of the output.",
+    backward:switch("Profile forward and backward, in train mode; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also profile the update by this torch.optim optimizer.", metavar="NAME")=None,
