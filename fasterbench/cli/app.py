@@ -330,7 +330,8 @@ Depth = whole("Show N levels of the module tree; deeper modules are part of thei
 Report = output("Write the report; - for standard output.")
 Saving = output("Write the result; - for standard output.")
 Rows = output("Write the rows; - for standard output.")
-Loss = option("Compute the loss from the output with this function, such as losses.py:mean.", metavar="FILE:FUNCTION")
+Loss = option("Compute the loss from the output: cross_entropy of logits, or a function, such as losses.py:mean.",
+              metavar="FILE:FUNCTION")
 KernelFile = output("Write the list of the compiled model's kernels (with --compile), for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f

@@ -94,13 +94,14 @@ def mfu_verb(
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.dtypes import dtype_name
     from fasterbench.core.files import without_folders
-    from fasterbench.roofs.datasheet import as_peaks
+    from fasterbench.roofs.datasheet import as_peaks, target_of
     from fasterbench.training.model_flops import model_flops, utilizations
     rate, asked = _positive_rate(tokens_per_s), dtype_named(dtype)
     net, sample = loaded_on_meta(model, None, None, asked, seq)
     own, peaks = dtype_name(asked or main_dtype(net, sample)), as_peaks(on)
     name = _peak_dtype(own, asked, peaks)
-    with in_the_model(model, sample): flops = model_flops(net, sample)
+    trained = target_of(peaks, None if name == own else dtype_named(name))
+    with in_the_model(model, sample): flops = model_flops(net, sample, target=trained)
     found = utilizations(flops, rate, peaks, name, gpus)
     caveats = _caveats(flops, found, own, name)
     values = asdict(flops) | dict(tokens_per_s=rate, devices=gpus, dtype=name, utilization=[asdict(u) for u in found],

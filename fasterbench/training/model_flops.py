@@ -55,9 +55,10 @@ def model_flops(
     sample,          # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
     *,
     loss=None,       # `loss(output)` is a scalar; None: the sum of the output
+    target:Target=Target("cpu"), # Where it trains, whose fused attention leaves masked pairs out
 )->ModelFlops:
     "Return the FLOPs of a training step, as the model needs them and as the hardware runs them."
-    work = count_work(model, sample, backward=True, loss=loss, target=Target("cpu"))
+    work = count_work(model, sample, backward=True, loss=loss, target=target)
     if work.unknown_ops:
         raise ValueError(f"no FLOP rule for {', '.join(work.unknown_ops)}: the FLOPs of the step are unknown; "
                          "fasterbench.rule registers a rule")
