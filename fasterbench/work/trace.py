@@ -600,7 +600,7 @@ def _pieces(t, sizes):
     ends = accumulate(sizes, initial=0)
     return [(storage_id(t), at * t.itemsize, n, t.itemsize) for at, n in zip(ends, sizes)]
 
-_as_they_are = {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor"}
+_as_they_are = {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor", "aten::clone"}
 
 def _moved(name, args, kwargs, out):
     "Return the pieces that sharding copies and those that it copies them to; `None` for other operators."
