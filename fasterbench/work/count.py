@@ -29,7 +29,7 @@ from .rules import assumptions
 from .quantized_checkpoints import StoredWeights, stored_without_data
 from .target import Target, on_target
 from .operator_bytes import storage_id
-from .trace import Call, Touch, Tracer, Visit
+from .trace import Call, plain_tensors, Touch, Tracer, Visit
 
 # %% ../../nbs/work/count.ipynb #905311ce
 class _Exchanged:
@@ -319,8 +319,8 @@ def trace_call(
 )->Work:
     "Return the work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
-    tracer.memory.stored = {storage_id(p): stored.bytes[n] / (p.numel() * p.itemsize)
-                            for n, p in run.model.named_parameters() if n in stored.bytes}
+    tracer.memory.stored = {storage_id(own): stored.bytes[n] / (p.numel() * p.itemsize)
+                            for n, p in run.model.named_parameters() if n in stored.bytes for own in plain_tensors(p)}
     before = _named_before(tracer, run)
     with (eager(), torch.jit.optimized_execution(False), assumptions() as assumed, run.watched(tracer),
           backward_of_functions(tracer, run.training), watching(tracer), others,
