@@ -15,16 +15,15 @@ from itertools import count
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from ..core.private import _current_autograd_node, _disable_current_modes, _functorch
+from ..core.private import Variable, _current_autograd_node, _disable_current_modes, _functorch
 from .model_state import node_hooks
 from .process import SharedSwitch
 from .step import graph_nodes
 
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
-    """The node that runs in this thread, what it used, its backward's number and what that will run, how many contexts
-    are open, and hooks."""
-    node, task, runs, depth, tracer, asked = None, -1, (), 0, None, None
+    "The node that runs in this thread, what it used, its backward and number, how many contexts are open, and hooks."
+    node, task, backward, depth, tracer, asked = None, -1, None, 0, None, None
     def __init__(self): self.used, self.hooks = [], {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
@@ -199,7 +198,7 @@ class _Backward:
         self.left = Counter(to for n in nodes if n in self.runs for to, _ in n.next_functions if to is not None)
         self.wanted = self.runs | {e.node for e in self.edges}
         self.buffers, self.ready, self.order, self.found = {}, [], count(), {}
-        self.keep_graph = keep_graph
+        self.keep_graph, self.callbacks = keep_graph, []
         with _disable_current_modes(): self.saved = {} if keep_graph else {n: _loosened(n) for n in self.runs}
         for edge, grad in zip(starts, grads): self.give(edge.node, edge.output_nr, grad)
         for node in dict.fromkeys(e.node for e in starts): self.push(node)
@@ -248,6 +247,7 @@ class _Backward:
                 del grads                                        # freed where no edge was asked for
                 for saved in (*self.saved.pop(node, ()), *used): saved.free()
                 while given: self.hand_on(*given.pop(0))
+        for call in self.callbacks: call()              # one may add more
         return tuple((self.found.get(e.node) or [None] * (e.output_nr + 1))[e.output_nr] for e in self.edges)
 
 def _has_outer_graph(t):
@@ -263,13 +263,12 @@ def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **ho
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
     if create_graph and any(map(_has_outer_graph, roots)): raise ValueError(_lost)
-    before, _running.task = (_running.task, _running.runs), next(_tasks)
+    before, _running.task = (_running.task, _running.backward), next(_tasks)
     try:
         with torch.set_grad_enabled(create_graph):
-            backward = _Backward(roots, grads, tuple(inputs or ()), keep_graph)
-            _running.runs = backward.runs
-            return backward.run()
-    finally: _running.task, _running.runs = before
+            _running.backward = _Backward(roots, grads, tuple(inputs or ()), keep_graph)
+            return _running.backward.run()
+    finally: _running.task, _running.backward = before
 
 def _set_engine(run): torch.autograd._engine_run_backward = run
 _engine = SharedSwitch(lambda: torch.autograd._engine_run_backward, _set_engine, lambda: _run_backward)
@@ -283,15 +282,25 @@ _number = SharedSwitch(lambda: torch._C._current_graph_task_id, _set_number, lam
 
 def _will_run(node):
     "Return whether the backward that runs in this thread runs a node."
-    return _asking.before(node) if _running.task < 0 else node in _running.runs
+    return _asking.before(node) if _running.backward is None else node in _running.backward.runs
 
 def _set_asking(ask): torch._C._will_engine_execute_node = ask
 _asking = SharedSwitch(lambda: torch._C._will_engine_execute_node, _set_asking, lambda: _will_run)
 
+class _Queue:
+    "PyTorch's engine; what is to be called after a backward waits for the one of this thread."
+    def __getattr__(self, name): return getattr(_queue.before, name)
+    def queue_callback(self, call):
+        if _running.backward is None: _queue.before.queue_callback(call)
+        else: _running.backward.callbacks.append(call)
+
+def _set_queue(engine): Variable._execution_engine = engine
+_queue = SharedSwitch(lambda: Variable._execution_engine, _set_queue, _Queue)
+
 @contextmanager
 def backward_here():
     "Run the backwards of this thread node by node within the context: tensors may be of a device without a driver."
-    with _engine(), _number(), _asking(), _pushed(), _filling(), _hooking():
+    with _engine(), _number(), _asking(), _queue(), _pushed(), _filling(), _hooking():
         _running.depth += 1
         try: yield
         finally:
