@@ -257,7 +257,7 @@ def _has_outer_graph(t):
     return inside is not t and inside.requires_grad
 
 _lost = ("a training step through torch.func.grad, vjp or jacrev cannot be counted for a GPU that is not here, as the "
-         "graph around theirs is lost; count it for a CPU, or its forward")
+         "graph around theirs is lost; a step through torch.autograd.grad is counted, as is this one for a CPU")
 
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
