@@ -8,6 +8,7 @@ __all__ = ['OpWork', 'ModuleWork', 'Work', 'count_work']
 # %% ../../nbs/work/count.ipynb #e5cc4932
 import gc
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -358,6 +359,18 @@ def check_module(model):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
 
+@contextmanager
+def taken_by(model, args, kwargs):
+    "Say in words that the forward of `model` rejects a sample that is none."
+    try: yield
+    except (TypeError, AttributeError) as error:
+        if kwargs and not args and "unexpected keyword argument" in str(error):
+            raise TypeError(f"{error}: a mapping names the arguments of forward; (sample,) gives it as one "
+                            "argument") from error
+        if tensors_of((args, kwargs)): raise
+        raise TypeError(f"the sample contains no tensor, and {type(model).__name__}.forward rejects it ({error}); "
+                        "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
+
 def _gradients(run):
     "Return for which parameters of the optimizer there is a gradient, and its layout."
     given = [p for group in run.optimizer.param_groups for p in group["params"]]
@@ -410,4 +423,5 @@ def count_work(
     check_module(model)
     check_step(backward, loss, optimizer)
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
-    return with_gradients_if_asked(run, lambda: _work_of_call(run, *copied(as_call(sample)), target))
+    with taken_by(model, *(call := as_call(sample))):
+        return with_gradients_if_asked(run, lambda: _work_of_call(run, *copied(call), target))
