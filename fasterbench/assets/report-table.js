@@ -17,9 +17,11 @@ const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "inter
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
                "utilization_after_pct", "change", "size", "fitted", "error", "found", "price", "binds", "measured_s", "ratio_2", "time_ratio"]
 
-// On a phone also, at last, what the chart says: the results between the first and the last, utilization, share.
+// On a phone also, at last, what the chart says: the results between the first and the last, utilization, share; then the
+// last numbers.
 const between = () => tab.columns.map(c => c.field).filter(f => /^time_\d+_s$/.test(f)).slice(1, -1).reverse()
-const spareHere = () => wide() ? spare : [...spare, ...between(), "utilization_pct", "share"]
+const lastFirst = () => tab.columns.filter(c => !c.text && c.field !== "time_s").map(c => c.field).slice(1).reverse()
+const spareHere = () => wide() ? spare : [...new Set([...spare, ...between(), "utilization_pct", "share", ...lastFirst()])]
 
 // Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
 const identity = new Set(["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"])
@@ -116,7 +118,8 @@ function fitNames() {
     return best !== null
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
-  const shortest = longest > 30 ? 20 : shown.some(([, row]) => row.members) ? 18 : Math.min(longest, 20)
+  const beside = shownColumns().some(c => ["type", "operator"].includes(c.field))
+  const shortest = beside ? 16 : longest > 30 ? 20 : shown.some(([, row]) => row.members) ? 18 : Math.min(longest, 20)
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
   if (!wide()) [...titles].slice(Math.min(2, titles.length - 1)).reverse().some(title => fit(shortest, title))
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
