@@ -258,7 +258,8 @@ def step_answer(result)->list[str]:
     if most is not None: told.append(f"largest batch {most} samples (tensors alone)")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
     loss = "" if result.call.get("loss") else " (loss: sum of the output)"
-    return [f"a step of {step['work']} {unit}{loss}: {' · '.join(told)}"]
+    each = f" on each of {step['devices']} devices" if "devices" in step else ""
+    return [f"a step of {step['work']} {unit}{each}{loss}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
