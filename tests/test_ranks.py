@@ -361,7 +361,7 @@ arguments = ("net.py:make", "--backward", "--peaks", "roofs.json", "--json", "ou
 
 def check_output(folder, out, err, n):
     "One table, one report and one file, of `n` ranks."
-    assert out.count("=== Roofline") == 1 and err.count("wrote out.json") == 1
+    assert out.count("\nroofs: ") == 1 and err.count("wrote out.json") == 1
     saved = json.loads((folder/"out.json").read_text())
     assert (len(saved["points"][0]["ranks"]) == (n if n > 1 else 0)
             and any(p["name"] == "(communication)" for p in saved["points"]) == (n > 1))

@@ -237,6 +237,7 @@ class Found:
     doubt: str=""                       # What disturbed them, in words; a limit that is not kept is then undecided
     baseline_doubt: str=""              # What disturbed the baseline, in words; every limit is then undecided
     baseline: str=""                    # The saved result whose times the value is a ratio to
+    load: str=""                        # What disturbed both sides alike, in words
     apart: float=1.0                    # By which factor unchanged code may differ from it, however many the rounds
 
 @dataclass(frozen=True)
@@ -293,14 +294,14 @@ def too_near(
 
 def _narrower(budget, found):
     "Return about how many rounds would decide: an interval narrows with the root of their number."
-    limit = budget.text.lstrip("<>= ")
+    limit, busy = budget.text.lstrip("<>= "), f"; {found.load}: run it again on a quiet machine" if found.load else ""
     if _within_apart(budget, found):
         return (f"the limit {limit} is within the interval; {found.baseline} is of another run, and unchanged code may "
                 f"be ×{found.apart:.2f} apart")
     if too_near(budget, found):
-        return f"the limit {limit} is within the interval, too near to the figure for 1000 rounds to decide"
+        return f"the limit {limit} is within the interval, which 1000 rounds would not narrow enough{busy}"
     needed = max(math.ceil(_rounds_needed(budget, found)), found.samples + 1)
-    return f"the limit {limit} is within the interval; a verdict needs about {needed} rounds"
+    return f"the limit {limit} is within the interval; a verdict needs about {needed} rounds{busy}"
 
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds

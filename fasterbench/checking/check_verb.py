@@ -21,7 +21,8 @@ from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, ju
                                           parse_limit,
                                           read_budgets, shortest, too_near)
 from .verdict_view import Verdicts, verdict_junit
-from .versions import SideError, checked_out, commit_of, in_turn, model_of_settings, rounds_of, side
+from .versions import (SideError, checked_out, commit_of, in_turn, model_of_settings, rounds_of,
+                                           side, subject_of)
 from ..cli.app import (Quiet, app, check_writable, examples, notice, option, output, printed, switch,
                                  usage_error, whole, write)
 from ..core.progress import progress_bar
@@ -152,7 +153,11 @@ def _against_ref(settings, ref):
         try: now("round")                                           # the first rounds load and warm up
         except SideError as error: raise BudgetError(str(error)) from error
         before("round")
-        yield lambda k: in_turn(now, before, k % 2), ratios_of_rounds
+        with _doubt_of_load() as doubt:
+            def reduced(rounds):
+                load, found = doubt(), ratios_of_rounds(rounds)
+                return {layer: {k: replace(f, load=load) for k, f in of.items()} for layer, of in found.items()}
+            yield lambda k: in_turn(now, before, k % 2), reduced
 
 # %% ../../nbs/checking/check_verb.ipynb #810558ac
 def _merged_figures(*founds):
@@ -161,11 +166,11 @@ def _merged_figures(*founds):
         for layer, own in found.items(): merged.setdefault(layer, {}).update(own)
     return merged
 
-def _verdicts(budgets, found, other=""):
-    "Yield one verdict per budget and layer that it is for; `other` says which machine the times in seconds are of."
+def _verdicts(budgets, found, why={}):
+    "Yield one verdict per budget and layer that it is for; `why` says which kinds of figures were not measured."
     for b in budgets:
-        if other and b.figure.kind == "absolute":
-            yield Verdict(b, Found(None), b.layer, "cannot say", other)
+        if why.get(b.figure.kind):
+            yield Verdict(b, Found(None), b.layer, "cannot say", why[b.figure.kind])
             continue
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
             yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
@@ -197,7 +202,7 @@ def _found(settings, budgets, against, rounds, progress, about):
     rounds = asked or default_rounds
     def of(*kinds): return [b for b in budgets if b.figure.kind in kinds]
     alone = kinds & {"relative", "absolute"}
-    about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
+    if kinds: about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
     quiet = progress is False or sys.stderr.isatty()
     with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
         found = {}
@@ -236,6 +241,7 @@ def _begun(path, model):
     if Path(path).exists(): usage_error(f"{path!r} is there already; --update moves its limits", "BUDGETS")
     document, table = tomlkit.document(), tomlkit.table()
     table["model"] = model
+    table.add(tomlkit.comment('time = "<= 105 %"    of the time at a git ref or in a result: check FILE --against REF'))
     where, _, name = model.rpartition(":")
     name = Path(where).stem if where.endswith(".py") else name                # a function is often called make
     document[re.sub(r"[^\w-]+", "_", name).strip("_") or "model"] = table
@@ -259,11 +265,10 @@ def _updated(document, verdicts):
     return tomlkit.dumps(document)
 
 # %% ../../nbs/checking/check_verb.ipynb #7163da18
-def _needs(budgets, against):
-    "Raise at once where the options lack something that a budget needs."
-    if any(b.figure.kind == "seconds" for b in budgets) and against is None:
-        usage_error("the file has budgets of time in percent, which need a baseline: --against GIT_REF or --against "
-                    "RESULT.json", "--against")
+no_baseline = "no baseline; --against GIT_REF or --against RESULT.json gives one"
+
+def _check_baseline(against):
+    "Raise at once where the baseline is not there."
     if against and against.endswith(".json"):
         if not Path(against).is_file(): usage_error(f"there is no file {against!r}", "--against")
     elif against: commit_of(against)
@@ -272,9 +277,9 @@ def _verdicts_of_model(settings, budgets, against, rounds, progress, about):
     "Return the verdicts on the budgets of one model of the file."
     with _of_the_file(settings):
         timed = any(b.figure.kind == "absolute" for b in budgets)
-        other = other_machine(settings) if timed else ""
-        asked = [b for b in budgets if not other or b.figure.kind != "absolute"]
-        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress, about), other))
+        why = dict(absolute=other_machine(settings) if timed else "", seconds="" if against else no_baseline)
+        asked = [b for b in budgets if not why.get(b.figure.kind)]
+        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress, about), why))
 
 def _check_device(name, device):
     from fasterbench.engine.accelerator import as_device
@@ -325,7 +330,7 @@ def check(
     try:
         settings, limits = read_budgets(_plain_document(document))
         if update: limits += _first_budgets(settings, limits)
-        _needs(limits, against)
+        _check_baseline(against)
         files = {f"--{name}": p for name, p in dict(json=json, junit=junit, html=html).items() if p}
         for name, s in settings.items():
             _check_device(name, s.get("device", "cpu"))
@@ -341,6 +346,7 @@ def check(
     if against and not any(b.figure.kind == "seconds" for b in limits):
         machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "
                            "time = \"<= 105 %\"")
+    if against and not against.endswith(".json"): machines.append(f"compared with {subject_of(against)}")
     view, text = Verdicts(verdicts, machines), _updated(document, verdicts) if update else ""
     write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))

@@ -9,6 +9,8 @@ __all__ = ['Verdicts']
 import math, re
 from collections.abc import Sequence
 
+from fastcore.basics import groupby
+
 from .budgets import Verdict, decisive, format_value
 from ..core.units import format_si, scale_of
 from ..views.columns import as_fields, written_out
@@ -141,20 +143,29 @@ class Verdicts(View):
         return ["broken: " + "; ".join(said[:3] + more)] if said else []
 
     @property
+    def undecided(self)->list[str]:
+        "A line for each reason why budgets are inconclusive, and what would decide them."
+        of = groupby([(v.why, self._name(v, False)) for v in self.verdicts if v.why], 0, 1)
+        return [f"inconclusive: {', '.join(dict.fromkeys(names))}: {why}" for why, names in of.items()]
+
+    @property
     def caveats(self)->list[str]:
-        "Lines on what would decide the inconclusive budgets, and on times in seconds."
-        def named(v): return " ".join(filter(None, (v.budget.model, v.layer, v.budget.figure.name)))
-        said = list(dict.fromkeys(f"{named(v)}: {v.why}" for v in self.verdicts if v.why))
-        if any(v.budget.figure.kind == "absolute" for v in self.verdicts):
-            said.append("absolute times are valid only for this machine, its clock speed, load and library versions")
-        return said
+        "Lines on further inconclusive budgets, and on times in seconds."
+        absolute = any(v.budget.figure.kind == "absolute" for v in self.verdicts)
+        only = "absolute times are valid only for this machine, its clock speed, load and library versions"
+        return [*self.undecided[2:], *[only] * absolute]
+
+    @property
+    def answers(self)->list[str]:
+        "How many budgets are kept; which are broken; why the first others are inconclusive."
+        return [self.told, *self.broken, *self.undecided[:2]]
 
     def _table(self):
         rows = list(map(verdict_row, self.verdicts))
         shown = [i for i, title in enumerate(keys) if any(r[i] for r in rows)]
         texts = {k for k, i in enumerate(shown) if keys[i] in ("model", "layer", "figure", "verdict")}
         cells = [[r[i] for i in shown] for r in (_titles(), *rows)]
-        return Table(cells, texts, [self.told, *self.broken], [*self.caveats, *self.machines])
+        return Table(cells, texts, self.answers, [*self.caveats, *self.machines])
 
     def _sheet(self):
         def used(v): return "" if (share := _used(v, v.found.value)) == math.inf else share
@@ -166,7 +177,7 @@ class Verdicts(View):
     def _page(self):
         visible = [t for t in (*keys, "limit_used") if t != "model" or len(self.models) > 1]
         tab = self._sheet().tab("rows", "budgets", self._chart(""), visible=visible)
-        return dict(lines=[self.told, *self.broken, *self.machines], kinds=[tab], notes=self.caveats)
+        return dict(lines=[*self.answers, *self.machines], kinds=[tab], notes=self.caveats)
 
     def to_dict(self)->dict:
         "Return the verdicts as plain values, in base units; a percentage is a fraction without a unit."
@@ -174,9 +185,9 @@ class Verdicts(View):
         rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
                      kind=v.budget.figure.kind, unit=unit(v.budget.figure), comparison=v.budget.comparison,
                      limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
-                     samples=v.found.samples, verdict=v.result, why=v.why) for v in self.verdicts]
-        return dict(schema="fasterbench.budgets", version=1, machines=self.machines, verdicts=rows,
-                    caveats=self.caveats)
+                     samples=v.found.samples, verdict=v.shown, why=v.why) for v in self.verdicts]
+        return dict(schema="fasterbench.budgets", version=1, answers=self.answers, machines=self.machines,
+                    verdicts=rows, caveats=self.caveats)
 
 # %% ../../nbs/checking/verdict_view.ipynb #ju00nit1
 def _xml_text(text):

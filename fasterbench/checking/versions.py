@@ -161,6 +161,10 @@ def commit_of(ref:str)->str:
         hint = "; this clone is shallow, and git fetch --unshallow makes it complete" if shallow else ""
         raise SideError(f"git finds no commit {ref!r} here ({error}){hint}") from error
 
+def subject_of(ref:str)->str:
+    "Return the short name of a commit, and its subject."
+    return _git("log", "-1", "--format=%h %s", commit_of(ref))
+
 @contextmanager
 def checked_out(ref:str):
     "Check out the current folder as it was at `ref`, for a while. Raise `SideError` where git refuses."

@@ -6,7 +6,7 @@
 __all__ = ['callable_in']
 
 # %% ../../nbs/cli/loading.ipynb #6d24dac9
-import importlib, importlib.util, inspect, logging, re, sys
+import ast, importlib, importlib.util, inspect, logging, re, sys
 from contextlib import contextmanager
 from difflib import get_close_matches
 from functools import partial
@@ -153,10 +153,17 @@ def _of_batch(sample, batch):
 def _kind_and_name(text):
     kind, _, name = text.rpartition(":") if ".py:" in text else text.partition(":")
     if name and (kind in _makers or kind.endswith(".py")): return kind, name
-    raise ModelError(f"{text!r} does not name a model; the forms are {forms}")
+    raise ModelError(f"{text!r} does not name a model; " + (_callables_in(text) or f"the forms are {forms}"))
+
+def _callables_in(text):
+    "Say which functions and classes a file has, without running it; empty where it is none."
+    try: body = ast.parse(Path(text).read_bytes()).body if text.endswith(".py") else []
+    except (OSError, SyntaxError, ValueError): body = []
+    names = [f"{text}:{n.name}" for n in body if isinstance(n, (ast.FunctionDef, ast.ClassDef))]
+    return f"name a function or class in it: {', '.join(names)}" if names else ""
 
 def _warn_of_sample(name, sample):
-    what = "images" if sample.is_floating_point() else "token ids"
+    what = "token ids" if not sample.is_floating_point() else "images" if sample.ndim == 4 else "an input"
     warn(f"{name} comes without a sample; assuming {what} of {'x'.join(map(str, sample.shape))} "
          f"(--input sets another shape, or it can return (module, sample))", UnknownWarning)
 
@@ -173,6 +180,12 @@ def _vocabulary(model):
     first = next((p for p in model.parameters()), None)
     return next((m.num_embeddings for m in model.modules() if isinstance(m, nn.Embedding) and m.weight is first), None)
 
+def _first_size(model):
+    "Return the size of a row of the input if a linear layer comes first, else that of a picture."
+    first = next(model.parameters(), None)
+    width = next((m.in_features for m in model.modules() if isinstance(m, nn.Linear) and m.weight is first), None)
+    return (3, 224, 224) if width is None else (width,)
+
 def _default_sample(model, shape, batch, seq, kind):
     "Make a sample for the model: token ids, pictures, or a tensor of `shape`."
     if kind == "transformers": return _transformers_sample(model, shape, batch, seq)
@@ -182,7 +195,7 @@ def _default_sample(model, shape, batch, seq, kind):
                          else f"{type(model).__name__} takes no token ids, so it has no sequence length", "--seq")
     if known is not None and (shape is not None or kind.endswith(".py")): return torch.randint(known, shape
         or (batch, seq or 128))
-    size = getattr(model, "default_cfg", {}).get("input_size", (3, 224, 224))
+    size = getattr(model, "default_cfg", {}).get("input_size", _first_size(model))
     return torch.randn(shape or (batch, *size)).to(_model_dtype(model))
 
 # %% ../../nbs/cli/loading.ipynb #7ee62cba

@@ -21,7 +21,7 @@ from .series import Series, most_on_a_page, series_of
 from .verdicts import Bar, Change
 from ..core import features
 from ..core.features import is_there
-from ..timing.certainty import median_error
+from ..timing.certainty import half_text, median_error
 from ..views.columns import Field
 from ..views.headline import model_name
 from ..views.result import Result
@@ -74,6 +74,12 @@ class Comparison(Series):
     def whole(self)->Pair:
         "The whole model as a row."
         return Pair(tuple(map(_as_known, super().whole.points, self.results)), self.bar)
+
+    @property
+    def _whole_texts(self):
+        within = self.whole.found == Change.within_spread         # of which the times say how large it is
+        def spread(p): return f" ±{half_text(p.time_iqr_s / p.time_s)}" if within and p.time_iqr_s else ""
+        return [text + spread(p) for text, p in zip(super()._whole_texts, self.whole.points)]
 
     @property
     def _verdict(self):

@@ -22,9 +22,9 @@ from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, doubt_line, is_device_alone, is_split, limits_text,
-                                        machine, model_name, roofs_text, short_name, step_answer, time_division,
-                                        time_doubt, time_text)
+from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone, is_split,
+                                        limits_text, machine, model_name, roofs_text, shares_of_peak, short_name,
+                                        step_answer, time_division, time_doubt, time_text)
 from ..views.origin import amount_done, batch_of, conditions, long_facts
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
@@ -164,8 +164,7 @@ class Series(LongView):
     @property
     def lines(self)->list[str]:
         "The times, FLOPs and memory of the whole, then the caveats, then what else differs."
-        told = [] if any(r.environment.get("step") for r in self.results) else [self.told]
-        return [*self.answers, *told, *self.changed, *self.worked, *self.held, *self._of_times,
+        return [*self.answers, self.told, *self.changed, *self.worked, *self.held, *self._of_times,
                 *self.differences]
 
     @property
@@ -224,13 +223,21 @@ class Series(LongView):
 
     @property
     def answers(self)->list[str]:
-        "The rate, utilization and memory of each predicted training step; of predicted forwards the highest rate."
-        steps = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r)]
-        predicted = all(r.environment.get("predicted") for r in self.results) and all(self.throughputs)
-        if steps or not predicted: return steps
-        best = max(range(len(self)), key=self.throughputs.__getitem__)
-        rate = f"{brief(self.throughputs[best])} {self.unit}/s expected{self.throughput_of}"
-        return [f"highest rate: {self.labels[best]}, {rate}"]
+        "Of predictions the highest rate of what fits; of training steps also the largest batch, and what does not fit."
+        if not all(r.environment.get("predicted") for r in self.results): return []
+        fitting = [i for i, r in enumerate(self.results) if not is_beyond_room(r)] if all(self.throughputs) else []
+        steps = [r.environment.get("step") or {} for r in self.results]
+        told = []
+        if fitting:
+            best = max(fitting, key=self.throughputs.__getitem__)
+            rate = f"{brief(self.throughputs[best])} {self.unit}/s expected{self.throughput_of}"
+            told = [f"highest rate: {self.labels[best]}, {' · '.join([rate, *shares_of_peak(steps[best])])}"]
+        if all("largest_batch" in s for s in steps):
+            most = [f"{s['largest_batch']} samples" for s in steps]
+            told += _one_or_each("largest batch (tensors alone)", self.labels, most)
+        beyond = [f"{label} ({r.memory.peak} of {format_si(r.room, 'B')})"
+                  for label, r in zip(self.labels, self.results) if is_beyond_room(r)]
+        return [*told, f"does not fit: {', '.join(beyond)}"] if beyond else told
 
     @property
     def told(self)->str:
@@ -337,7 +344,8 @@ class Series(LongView):
 
     def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
-        told = [*self.answers, self.told]
+        each = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r, False)]
+        told = [*self.answers, *each, self.told]
         timed = self.equations and all(map(is_split, filter(None, map(divided, self.results))))
         lines = self.equations if timed and len(self) > 2 and not predicted else [*told, *self.equations]
         held = self.held and len(self) == 2 and is_there("memory")

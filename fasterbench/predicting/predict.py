@@ -389,5 +389,6 @@ def _step_facts(program, sample, work, printed, tf32):
     dtype = max(flops["hardware"], key=flops["hardware"].get)
     on_tf32 = dtype == "float32" and any(c.contraction_flops and c.category in tf32 for c in work.trace)
     could = program.time_s * printed.flops_of(dtype, on_tf32)
+    facts["peak"] = "TF32" if on_tf32 else dtype
     return facts | {name: sum(flops[kind].values()) / could for name, kind in (("mfu", "model"), ("hfu", "hardware"))
                     if kind in flops}

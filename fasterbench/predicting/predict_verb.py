@@ -16,7 +16,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..views.columns import as_fields
-from ..views.headline import is_device_alone, model_name, phases_run, roofs_text
+from ..views.headline import is_device_alone, loss_text, model_name, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View
 
@@ -64,15 +64,15 @@ def _sweep_fields(results):
     return {k: f for k, f in known.items() if k not in left_out}
 
 def _speed_factors(results):
-    "Return a line per further device: how many times as fast the faster of it and the first is, with the range."
-    first, *others = results
-    unknown = any(r.program.is_range or not r.program.time_s for r in results)
-    if unknown or any(_batch_size(r) != _batch_size(first) for r in others): return []
+    "Return a line per further device: how many times as fast as the first it is at the largest batch, with the range."
+    first, *others = [r for r in results if _batch_size(r) == max(map(_batch_size, results))]
+    if any(r.program.is_range or not r.program.time_s for r in (first, *others)): return []
+    at = f"batch {_batch_size(first)}: " * (len(others) + 1 < len(results))
     def faster(r):
         fast, slow = sorted((first, r), key=lambda x: x.program.time_s)
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
         factor = slow.program.time_s / fast.program.time_s
-        return (f"{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
+        return (f"{at}{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
                 f"({factor / exp(half):.1f} to {factor * exp(half):.1f})")
     return [faster(r) for r in others if _predicted_for(r) != _predicted_for(first)]
 
@@ -102,8 +102,9 @@ class Predictions(View):
         def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
         said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
-        ran = " · ".join([f"{model_name(first)} on {', '.join(devices)}", phases_run(first)])
-        above = [ran, *self.series.answers, *_speed_factors(self.results)]
+        loss = loss_text(first) * bool(first.environment.get("step"))
+        ran = f"{model_name(first)} on {', '.join(devices)} · {phases_run(first)}{loss}"
+        above = [*self.series.answers, *_speed_factors(self.results), ran]
         return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
 
     def render(self, title=None): return self.series.render(title)

@@ -280,7 +280,7 @@ schema, version = "fasterbench.serve", 1
 
 class _ServingView(View):
     "Served models: lines about them, then caveats."
-    file = "serve"
+    file, changed = "serve", ()
 
     @property
     def lines(self)->list[str]:
@@ -291,6 +291,13 @@ class _ServingView(View):
     def caveats(self)->list[str]:
         "The notes, what the figures rest on last."
         return [*self.notes[1:], *self.notes[:1]]
+
+    @property
+    def _around(self):
+        "The lines above the table, the answer before what was asked, and those below it."
+        n, lines = len(self.told), self.lines
+        end = n + 1 + len(self.changed)
+        return [*lines[:n], f"{self.title}: {lines[n]}", *lines[n + 1:end]], ["", *lines[end:]]
 
 @dataclass(frozen=True, repr=False)
 class ServeResult(_ServingView):
@@ -369,9 +376,7 @@ class ServeResult(_ServingView):
 
     def _table(self, without=()):
         sheet = Sheet({k: f for k, f in _in_serve_table.items() if k not in without}, self.points)
-        first, fits = len(self.told) + 1, any(p.fits is not False for p in self.points)
-        title = self.title if fits else f"{self.title}: does not fit"
-        return sheet.table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
+        return sheet.table(*self._around, unknown="")
 
     def _sheet(self): return Sheet(_serve_fields, self.points)
     def _chart(self, title): return serve_chart(self, title)
@@ -454,7 +459,7 @@ class ServeOption(_Expected):
 _first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
                      "ratio", "output_price", "request_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "price",
-                     "limit_per_device", "input_price", "output_price", "bound", "ratio")
+                     "limit_per_device", "bound", "ratio", "request_price", "first_s", "input_price", "output_price")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
@@ -499,7 +504,7 @@ class ServeSeries(_ServingView):
     @property
     def title(self)->str:
         names = list(dict.fromkeys(o.name for o in self.options))
-        return f"{self.model}, decode on {f'{len(names)} devices' if len(names) > 1 else names[0]}"
+        return f"{self.model}, decode on {f'each of {len(names)} devices' if len(names) > 1 else names[0]}"
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
@@ -514,34 +519,33 @@ class ServeSeries(_ServingView):
                    "one request alone takes longer per token than that": [o for o in some if not o.batch]}
         said = [f"{why}: {', '.join(o.name for o in options)}" for why, options in without.items() if options]
         unchecked = ["* no published run of a server checked this device"] if not all(o.checked for o in some) else []
-        return [*self.told, what, *said, *unchecked, *roofs]
+        return [*self.told, what, *self.changed, *said, *unchecked, *roofs]
 
     @property
     def told(self)->list[str]:
         "The devices with enough memory and the highest rate of one: expected; at the limit where nothing is."
         options = [o for o in self.options if o.fits]
+        if not options: return ["fits on no device"]
         expected = any(o.expected_per_device for o in options)
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(options, key=rate, default=None)
         if best is None or not rate(best): return []
         limit = f"{best.bound}-bound limit of decode alone {format_si(best.limit_per_device)}".removeprefix("-bound ")
         more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
-        most = (f"most tokens/s per device: {best.name}, batch of {best.batch} sequences, "
-                f"{format_si(rate(best))} tokens/s{more}")
+        most = f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))}{more}"
         sums = best.parts_s and equation_of(best.expected_s, best.parts_s)
         each = [f"{best.name}: per output token {sums}{first_told(best)}"] if sums else []
         def cost(o): return o.request_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
         where, price = f"{least.name}, batch {least.batch}", written_out(cost(least))
+        thousand = written_out(1000 * cost(least))
         if not least.request_price: return [most, f"lowest price per 1M tokens at the limit: {where}, {price}", *each]
-        tokens = f"per 1M tokens {written_out(least.input_price)} in, {written_out(least.output_price)} out"
-        return [most, f"lowest price per request: {where}, {price}; {tokens}", *each]
+        tokens = f"{written_out(least.input_price)} per 1M tokens in, {written_out(least.output_price)} out"
+        return [most, f"lowest price: {where}, {tokens}; {thousand} per 1000 requests", *each]
 
     def _table(self, without=()):
-        first = len(self.told) + 1
-        title = self.title if any(o.fits for o in self.options) else f"{self.title}: fits on no device"
-        return self._sheet(without).table([title, *self.lines[:first]], ["", *self.lines[first:]], unknown="")
+        return self._sheet(without).table(*self._around, unknown="")
     def _sheet(self, without=()):
         def record(o): return {k: getattr(o, k, "") for k in _option_fields} | dict(name=o.marked) | self._ratio(o)
         return Sheet({k: f for k, f in _option_fields.items() if k not in without}, list(map(record, self.options)))
@@ -567,7 +571,7 @@ class ServeSeries(_ServingView):
 
     def _page(self):
         about = [("prompt", str(self.prompt)), ("new tokens", str(self.new))]
-        return dict(lines=[*self._about, *self.changed], facts=[("Model", about)],
+        return dict(lines=self._about, facts=[("Model", about)],
                     kinds=[self._sheet().tab("serve", "devices", self.plot(""), visible=_first_of_options)])
 
     def to_dict(self)->dict:

@@ -145,6 +145,7 @@ class TraceFile:
     size: int=0                                     # Of the plain JSON, bytes
     device_names: list[str]=field(default_factory=list)   # Of the machine
     device_memory: int=0                            # Of the largest device of the machine, bytes; 0: not said
+    device_units: int=0                             # Multiprocessors or compute units of a device; 0: not said
     rank: int|None=None
     ranks: int|None=None
     marks: dict[int, str]=field(default_factory=dict)      # What an annotation of graphs says of activities, by place
@@ -339,6 +340,7 @@ def _note_machine(trace, devices, job):
         devices = [d for d in devices if isinstance(d, dict)]
         trace.device_names = [str(d.get("name", "")) for d in devices]
         trace.device_memory = max([_as_count(d.get("totalGlobalMem")) or 0 for d in devices], default=0)
+        trace.device_units = max([_as_count(d.get("numSms")) or 0 for d in devices], default=0)
     if isinstance(job, dict): trace.rank, trace.ranks = _as_count(job.get("rank")), _as_count(job.get("world_size"))
 
 def _decoded(piece, trace):

@@ -127,8 +127,8 @@ def _unknown_notes(found):
     if "no shapes recorded" in by_reason: notes.append(f"{snippet} records shapes and modules")
     return notes if _most_in_graphs(found) or reasons["graph"] not in by_reason else [*notes, _how_to_read_graphs]
 
-_how_to_read_graphs = (f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase; the "
-                       "tutorial on a serving engine's trace shows it")
+_how_to_read_graphs = (f"{reasons['graph']}: --capture FILE reads the operators from a trace of the capture phase, "
+                       "as tutorials/serving_trace of the documentation shows")
 
 def _most_in_graphs(found):
     "Tell if most of the time is in kernels of CUDA graphs whose operators are not known."
@@ -169,7 +169,8 @@ def _only_device(found):
     return devices[0]
 
 def _finer(found):
-    "Return rows per module, where the trace names them; of a compiled model, which is one module, per operator."
+    "Return rows per module, where the trace names them; of a compiled model per operator; of replayed graphs per kernel."
+    if _most_in_graphs(found): return "kernel"
     if not any(r.has_modules for r in found): return "operator"
     rows = [row for r in found for row in r.modules]
     compiled = sum(row.time_s for row in rows if row.type.startswith(("GraphModule", "OptimizedModule")))

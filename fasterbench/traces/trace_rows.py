@@ -27,7 +27,7 @@ from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.call_row import flops_time
 from ..roofs.point import waiting_row
-from ..roofs.datasheet import datasheet_peaks, match_device
+from ..roofs.datasheet import datasheet_peaks, devices, match_device
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, changed, no_work, part_of, summed, total, unknown_work
 from ..timing.kernels import ancestors, nesting
@@ -366,7 +366,7 @@ def reduced(
     name = name or _device_name(trace)
     seconds, spent = attributed(trace, found)
     calls, others = calls_and_others(trace, found)
-    peaks, notes, no_roofs = _datasheet_roofs(peaks, name, calls)
+    peaks, notes, no_roofs = _datasheet_roofs(peaks, name, calls, trace)
     trace = _with_possible_copies(trace, peaks)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
     sent = transfers(trace, 0, peaks)
@@ -426,11 +426,24 @@ def _model_name(trace, found, seconds):
     name = max(longest, key=longest.get, default="")
     return visited(trace)[name][1] if isinstance(name, int) else _lengths.sub("", name)
 
-def _datasheet_roofs(peaks, name, calls):
+def _alike_devices(trace):
+    "Name the devices of the table with as many units as that of the trace, and about its memory."
+    found = [d for d in (match_device(name).device for name in devices()) if d and d.units == trace.device_units]
+    return [d.name for d in found if abs(d.capacities.get("memory", 0) / (trace.device_memory or 1) - 1) < 0.1]
+
+def _of_another_device(trace, name):
+    "Say that the named device has not as many units as that of the trace, in a list; empty where it has, or none says."
+    own, units = trace.device_units, getattr(match_device(name).device, "units", 0)
+    if not own or not units or own == units: return []
+    alike = f", as {' and '.join(_alike_devices(trace))} has" if _alike_devices(trace) else ""
+    return [f"{name} has {units} multiprocessors, and the device of the trace {own}{alike}: its roofs may be wrong here"]
+
+def _datasheet_roofs(peaks, name, calls, trace):
     "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, notes on them, and why none."
     if peaks is not None or name == "cpu": return peaks, [], ""
     measured = "--peaks FILE gives measured ones"
-    if not name: return None, [], f"the trace names no device; --on NAME does, {measured}"
+    alike = f", which is like {' and '.join(_alike_devices(trace))}" if not name and _alike_devices(trace) else ""
+    if not name: return None, [], f"the trace names no device{alike}; --on NAME does, {measured}"
     if two_devices in name: return None, [], f"kernels ran on different devices, {name}; --on NAME takes one for all"
     weight = Counter()
     for g in calls: weight[g.place.figures.dtype] += g.place.figures.contraction or 0
@@ -442,7 +455,7 @@ def _datasheet_roofs(peaks, name, calls):
         caveat = found.environment.get("caveat")
         told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({caveat})" if caveat else "")
         plain = {k: v for k, v in found.environment.items() if not isinstance(v, dict)}
-        return replace(found, environment=plain), [told], ""
+        return replace(found, environment=plain), [*_of_another_device(trace, name), told], ""
     return None, [], ""
 
 # %% ../../nbs/traces/trace_rows.ipynb #bf486180

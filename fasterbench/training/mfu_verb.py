@@ -26,6 +26,8 @@ def _peak_dtype(own, asked, peaks):
     name = peaks.environment.get("device_name", peaks.device)
     usage_error(f"{name} has no peak for {wanted[0]}; it has {', '.join(sorted(peaks.dtypes))}", "--dtype")
 
+casts = ("float32", "bfloat16"), ("float32", "float16")        # Of a model to the peak: as under autocast
+
 def _caveats(flops, found, own, dtype):
     "Say over which peak MFU is where the model's dtype is another, and which shares no device can reach."
     told = f"the model is {own}; MFU and HFU are over the {dtype} peak, as training under autocast"
@@ -45,7 +47,7 @@ def _over_the_peak(u):
 def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
     "Return the lines that the verb prints."
     from fasterbench.core.units import format_si, percent_text
-    from fasterbench.views.view import text_table
+    from fasterbench.views.view import terminal_width, text_table, wrap_lines
     def each(v): return "?" if v is None else f"{v / flops.tokens:,.0f}".replace(",", " ")
     def share(v): return "?" if v is None else percent_text(v)
     unit = flops.unit
@@ -56,7 +58,8 @@ def _lines(name, flops, rate, devices, peaks, dtype, found, caveats):
             f"{each(flops.model_needed)} (unmasked pairs), {each(flops.hardware)} of the hardware"]
     rows = [["peak", "FLOP/s", "MFU", "MFU, unmasked pairs", "HFU"]]
     rows += [[u.of, format_si(u.peak, "FLOP/s"), *map(share, (u.mfu, u.mfu_needed, u.hfu))] for u in found]
-    return [*head, "", *text_table(rows, {0}), "", *caveats, *_definitions]
+    width = terminal_width()
+    return [*wrap_lines(head, width), "", *text_table(rows, {0}), "", *wrap_lines([*caveats, *_definitions], width)]
 
 _PeakDtype = option("Convert the model to float32, float64, bfloat16 or float16, and use the peak of that dtype.  "
                     "[default: that of the model; for a float32 model the first of bfloat16 (as under autocast), "
@@ -94,14 +97,15 @@ def mfu_verb(
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.dtypes import dtype_name
     from fasterbench.core.files import without_folders
+    from fasterbench.core.arguments import as_dtype
     from fasterbench.roofs.datasheet import as_peaks, target_of
     from fasterbench.training.model_flops import model_flops, utilizations
     rate, asked = _positive_rate(tokens_per_s), dtype_named(dtype)
     net, sample = loaded_on_meta(model, None, None, asked, seq)
     own, peaks = dtype_name(asked or main_dtype(net, sample)), as_peaks(on)
     name = _peak_dtype(own, asked, peaks)
-    trained = target_of(peaks, None if name == own else dtype_named(name))
-    with in_the_model(model, sample): flops = model_flops(net, sample, target=trained)
+    target = target_of(peaks, as_dtype(name) if (own, name) in casts else None)
+    with in_the_model(model, sample): flops = model_flops(net, sample, target=target)
     found = utilizations(flops, rate, peaks, name, gpus)
     caveats = _caveats(flops, found, own, name)
     values = asdict(flops) | dict(tokens_per_s=rate, devices=gpus, dtype=name, utilization=[asdict(u) for u in found],

@@ -7,6 +7,7 @@ __all__ = ['label']
 
 # %% ../../nbs/views/fold.ipynb #68d49ec3
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
@@ -28,9 +29,25 @@ _digits = re.compile(r"(\d+)")
 
 def _block_key(p): return _digits.sub("*", p.name), p.type, p.operator, p.phase, p.dtype, p.flops, p.bytes_moved
 
-def _starred(names):
-    "Return the common form of `names`; numbers that differ are `*`."
-    return "".join(part[0] if len(set(part)) == 1 else "*" for part in zip(*map(_digits.split, names)))
+def _starred(own):
+    "Return the common form of the names of rows; numbers that differ are `*`."
+    return "".join(part[0] if len(set(part)) == 1 else "*" for part in zip(*(_digits.split(p.name) for p in own)))
+
+def _in_order(p): return [int(part) if part.isdigit() else part for part in _digits.split(p.name)]
+
+def _by_first(own):
+    "Return the common form with the last part of the first of the rows, `layers.*.Linear_3…`."
+    return f"{_starred(own).rpartition('.')[0]}.{min(own, key=_in_order).name.rpartition('.')[2]}…"
+
+def _namer_of_blocks(points):
+    "Return what names the rows that one row holds: by their common form, of several with one form by the first."
+    blocks = [own for own in groupby(points, _block_key).values() if len(own) > 1]
+    def forms_of(form): return Counter((form(own), own[0].phase, own[0].type) for own in blocks)
+    known = [(form, forms_of(form)) for form in (_starred, _by_first)]
+    def named(own):
+        found = (form(own) for form, forms in known if forms[form(own), own[0].phase, own[0].type] < 2)
+        return next(found, f"{min(own, key=_in_order).name}…")
+    return named
 
 def _of_a_module(p): return p.source in ("counted", "predicted") and not p.name.startswith("(")
 
@@ -54,7 +71,7 @@ def _merged_rows(points, key, name=None, counted=True):
     found = []
     for k, members in groupby(_with_numbers(points), lambda pair: key(pair[1])).items():
         held, own = zip(*members)
-        called = name([p.name for p in own]) if name else k[0]
+        called = name(own) if name else k[0]
         alone = len(own) == 1 and called == own[0].name
         found.append(own[0] if alone else as_one(own, chain.from_iterable(held), called, len(own) if counted else 1))
     return found
@@ -94,7 +111,8 @@ def fold(
     if group == "layer" or depth is not None: points = by_layer(points)
     if depth is not None: points = _merged_rows(points, lambda p: (_branch(p, depth), p.phase), counted=False)
     if group in ("auto", "block"):
-        blocks = _merged_rows(points, _block_key, _starred) if group == "block" or len(points) > 60 else points
+        asked = group == "block" or len(points) > 60
+        blocks = _merged_rows(points, _block_key, _namer_of_blocks(points)) if asked else points
         if group == "block" or 3 * len(blocks) <= len(points): points = blocks
     elif group in _keys: points = _merged_rows(points, _keys[group])
     return sorted(points, key=lambda p: -p.longest_s)

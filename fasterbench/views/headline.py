@@ -19,8 +19,10 @@ from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
 from ..roofs.row import totals
 from .columns import brief
+from .fold import fold, label
 from .origin import number_of_calls, sample_text
 from .roof_lines import network_in_use
+from .view import told_apart
 
 # %% ../../nbs/views/headline.ipynb #6bfa6e8d
 def _sample(result):
@@ -109,7 +111,7 @@ def time_doubt(timing)->str:
     if timing is None: return ""
     varies, load = (timing.spread or 0.0) > run_spread, load_caveats(timing)
     if not varies and not load: return ""
-    why = "; ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
+    why = ", ".join(filter(None, [*load, _looked_at(timing, " ".join(load))]))
     return ": ".join(filter(None, [unsteady if varies else busy, why]))
 
 def _rate_text(result):
@@ -243,37 +245,68 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
-def step_answer(result)->list[str]:
+def is_beyond_room(result)->bool:
+    "Tell if the peak is more than the memory of the device, where both are known."
+    return bool(result.room and result.memory and result.memory.peak_bytes > result.room)
+
+def shares_of_peak(step:dict)->list[str]:
+    "Return the MFU of a predicted training step, and its HFU where that is another."
+    of = f" ({step['peak']})" if "peak" in step else ""
+    told = [f"MFU{of} {percent_text(step['mfu'])}"] if "mfu" in step else []
+    return [*told, f"HFU {percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
+
+def loss_text(result)->str:
+    "Say that the loss of a training step is the sum of the output, where none was given."
+    return "" if result.call.get("loss") else " (loss: sum of the output)"
+
+def _step_rate(result):
+    "Return the rate of a step; that of the device is the most, where launching may take longer."
+    step, device_s = result.environment["step"], result.program.time_s
+    low, high = (result.environment["operators"] * t for t in launch_range) if is_device_alone(result) else (0, 0)
+    at_most = "at most " * (high > device_s)
+    return f"{at_most}{brief(step['work'] / max(device_s, low))} {step['unit']}/s"
+
+def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
-    step, p = result.environment.get("step"), result.program
+    step, p, room = result.environment.get("step"), result.program, result.room
     if not step: return []
-    room, most = result.room, step.get("largest_batch")
     told = []
     if "per_s" in step:
-        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", f"{brief(step['per_s'])} {step['unit']}/s"]
-    if "mfu" in step: told.append(f"MFU {percent_text(step['mfu'])}")
-    if step.get("hfu") != step.get("mfu"): told.append(f"HFU {percent_text(step['hfu'])}")
-    beyond = ", does not fit" if room and result.memory.peak_bytes > room else ""
-    told.append(f"memory {result.memory.peak}" + (f" of {format_si(room, 'B')}{beyond}" if room else ""))
-    if most is not None: told.append(f"largest batch {most} samples (tensors alone)")
+        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", _step_rate(result)]
+    there = f" of {format_si(room, 'B')}{', does not fit' * is_beyond_room(result)}" if room else ""
+    told += [*shares_of_peak(step), f"memory {result.memory.peak}{there}"]
+    without = ", no cross-entropy" if step["unit"] == "tokens" and loss_text(result) else ""
+    if largest and "largest_batch" in step:
+        told.append(f"largest batch {step['largest_batch']} samples (tensors alone{without})")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
-    loss = "" if result.call.get("loss") else " (loss: sum of the output)"
     each = f" on each of {step['devices']} devices" if "devices" in step else ""
-    return [f"a step of {step['work']} {unit}{each}{loss}: {' · '.join(told)}"]
+    return [f"a step of {step['work']} {unit}{each}{loss_text(result)}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 
+def _slowest_rows(points, whole_s):
+    "Name the three rows with most time, with their shares of all."
+    rows = [p for p in fold(points)[:3] if p.time_s]
+    names = told_apart([label(p) + f" ({p.phase})" * bool(p.phase) for p in rows], 40)
+    shares = [p.time_s / whole_s for p in rows]
+    return ", ".join(f"{name} {percent_text(s, 0 if s >= 0.0995 else 1)}" for name, s in zip(names, shares))
+
 def time_division(result)->list[str]:
-    "Return the line that divides the time; none where a time is unknown."
+    "Return the lines that divide the time; first the slowest rows, where it is in doubt. None where a time is unknown."
     expected, d = "expected " * _is_predicted(result), divided(result)
-    return [f"{expected}{equation(d)}"] if d else []
+    if d is None: return []
+    divides, rows_s = f"{expected}{equation(d, unknown_label(result))}", sum(p.time_s for p in result.points)
+    known = is_split(d) and result.peaks is not None
+    if not rows_s or known and not time_doubt(result.timing): return [divides]
+    most = f"most time: {_slowest_rows(result.points, rows_s)}"
+    return [most, divides] if is_split(d) else [f"{most}; {divides}"]
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     hint = list(filter(None, [result.environment.get("hint")]))
     if result.peaks is None:
-        divides = [equation(divided(result), unknown_label(result))] if result.idle else []
+        divides = time_division(result) if result.idle else []
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
     divides = [*time_division(result), *limits_text(result.limits), *hint]
     return [*step_answer(result), *lines, *divides, f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
@@ -282,7 +315,7 @@ def headline(result)->list[str]:
 def _looked_at(t, said):
     "Describe the load of the machine, as far as the system tells and it is not `said`."
     cores = f"on {t.cores} core{'s' if t.cores != 1 else ''}" if t.cores else ""
-    told = [] if t.load_average is None else [f"load {t.load_average:.1f} {cores}".rstrip()]
+    told = [] if t.load_average is None or said else [f"load {t.load_average:.1f} {cores}".rstrip()]
     if (t.others or 0) > 0.05 and "processes" not in said: told.append(f"other processes used {t.others:.1f} cores")
     if (t.steal or 0) > 0.02 and "hypervisor" not in said: told.append(f"the hypervisor took {t.steal:.2f} cores")
     if t.clock_hz and max(t.clock_hz) > 1.1 * min(t.clock_hz):

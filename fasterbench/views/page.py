@@ -84,7 +84,7 @@ def licences()->str:
 _plain_tab = dict(left_out=0, groups=[], fold=False, sort=None, xprof=None, names=False)    # What a tab may leave out
 _lead = 6   # Lines under a title; what comes after them is a note
 
-_before_unit = re.compile(r"(?<=[\d?∞]) (?=(?:%|[fpnµmkMGTPE]?(?:FLOP(?:/s|/B)?|B(?:/s)?|s|Hz))(?![\w/]))|(?<=±) ")
+_before_unit = re.compile(r"(?<=[\d?∞]) (?=(?:%|[fpnµmkMGTPE]?(?:FLOP(?:/s|/B)?|B(?:/s)?|s|Hz))(?![\w/]))|(?<=[±≥]) ")
 
 def unbroken(text:str)->str:
     "Return `text` with blanks at which a line does not break, between a number and its unit; commands stay."

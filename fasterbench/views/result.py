@@ -28,7 +28,7 @@ from . import report, table
 from ..roofs.network import Collective
 from .saved_checks import agreeing, kinds
 from .fold import fold
-from .headline import model_name, unsteady_times
+from .headline import headline, model_name, unsteady_times
 from .plot import chart, device_name
 from .page import finite
 from .view import View, write_picture
@@ -308,7 +308,7 @@ def to_dict(result:Result)->dict:
     "Return everything, as plain values that JSON can hold."
     values = {f.name: getattr(result, f.name) for f in fields(result)} | dict(peaks=result.peaks
         and result.peaks.to_dict(), breakdowns=names_alone(finite(result.breakdowns)))
-    return dict(schema=schema, version=version, **finite(values), caveats=result.caveats)
+    return dict(schema=schema, version=version, headline=headline(result), **finite(values), caveats=result.caveats)
 
 _signed = "drift", "call", "settings"    # Numbers that may be negative
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 
 from ..core.units import calls_text, first_names, percent_text, total
 from ..roofs.point import FoldedPoint, RooflinePoint
+from ..roofs.row import totals
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import half_text, row_spread
@@ -180,7 +181,14 @@ def largest_gap(result, rows)->list[str]:
     lost, name = brief(p.potential_s, "s"), told_apart([printable(label(p))], 48)[0]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
-    return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]
+    return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof{_gaps_of_types(result, p)}"]
+
+def _gaps_of_types(result, p):
+    "Name the three types that lose most, where one loses clearly more than row `p` alone does."
+    lost = totals((q.type, max(q.potential_s or 0.0, 0.0)) for q in result.points if q.type)
+    most = sorted(lost, key=lost.get, reverse=True)[:3]
+    if not most or lost[most[0]] < 1.1 * p.potential_s: return ""
+    return f"; by type {', '.join(f'{printable(k)} {brief(lost[k], chr(115))}' for k in most if lost[k])}"
 
 # %% ../../nbs/views/table.ipynb #8338375b
 def summary(
@@ -195,12 +203,10 @@ def summary(
     width, rows = width or terminal_width(), fold(result.points, group, depth)
     shown = shown_fields(rows[:top])
     lines = _fitted(rows, top, shown, width)
-    predicted = any(p.source == "predicted" for p in result.points)
-    title = f"=== {'Predicted roofline' if predicted else 'Roofline'} ".ljust(max(map(len, lines)), "=")
     above = wrap_lines(map(printable, headline(result)), width)
     marks = _marks_explained(result, shown, rows[:top])
     below = wrap_lines([*marks, *below_table(result), *largest_gap(result, rows)], width)
-    return "\n".join([title, *above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
+    return "\n".join([*above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
 # %% ../../nbs/views/table.ipynb #cec449be
 def inclusive(points:list[RooflinePoint])->dict[tuple[str, str], float|None]:

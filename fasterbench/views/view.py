@@ -64,9 +64,14 @@ def _last_difference(paths):
     found = range(2, max(map(len, paths)) + 1)
     return next((k for k in found if len({p[-k] if k <= len(p) else "" for p in paths}) > 1), 0)
 
-def _without_count(name): return re.sub(r" ×\d+$", "", name)
+def _without_count(name): return re.sub(r"(\d+(?=…))?…?( ×\d+)?$", "", name).rstrip("*")
 
-def _is_path(name): return not re.search(r"[<(:/]| (?!×\d+$)", name)
+def _path_parts(name):
+    "Return the parts of a path, the last one with what is said in brackets behind it; a name that is none is one part."
+    if not re.fullmatch(r"[^\s<(:/]+( \([^()]*\))?( ×\d+)?", name): return [name]
+    path, space, said = name.partition(" ")
+    *parts, last = path.split(".")
+    return [*parts, last + space + said]
 
 def told_apart(
     names:list[str],
@@ -74,7 +79,7 @@ def told_apart(
     others:list[str]=(), # Names that they must not look like
 )->list[str]:
     "Shorten paths to their last parts, and where several then look alike, from the last part on that differs."
-    split = {n: n.split(".") if _is_path(n) else [n] for n in dict.fromkeys([*names, *others])}
+    split = {n: _path_parts(n) for n in dict.fromkeys([*names, *others])}
     short = {n: n if len(n) <= width else _path_end(parts, width) if len(parts) > 1 else shortened(n, width)
              for n, parts in split.items()}
     for alike in groupby(split, lambda n: _without_count(short[n])).values():
