@@ -314,7 +314,7 @@ def page_of(tmp_path_factory):
     return made
 
 more = heavy_only("seconds in a browser")
-opened_in_ci = "serve_several", "watch"         # pages that differ most; once a week all
+opened_in_ci = "serve_several", "watch", "check" # pages that differ most; once a week all
 
 @pytest.mark.parametrize("kind", in_line(makers, ci=opened_in_ci, why="seconds in a browser"))
 def test_controls_are_reached_and_nothing_is_cut_off(chrome, page_of, kind):

@@ -34,7 +34,7 @@ from ..timing.profiler import can_record
 from ..timing.certainty import Samples
 from ..timing.stopping import StoppingRule
 from ..timing.modules import ModuleTimes, time_modules
-from ..work.count import Work, check_module, trace_call
+from ..work.count import Work, check_module, taken_by, trace_call
 
 # %% ../../nbs/analysis/measure.ipynb #9a375668
 def _check_devices(devices):
@@ -116,17 +116,6 @@ class Measurement:
     def ran(self): return [t is not None for t in self.op_times] if self.as_counted is None else self.as_counted
 
 # %% ../../nbs/analysis/measure.ipynb #5a2d08be
-def _count(run, args, kwargs, call, before_write):
-    "Return count; where there is nothing that a forward could work on, say so."
-    try: return trace_call(call, run, before_write)
-    except (TypeError, AttributeError) as error:
-        if kwargs and not args and "unexpected keyword argument" in str(error):
-            raise TypeError(f"{error}: a mapping names the arguments of forward; (sample,) gives it as one "
-                            "argument") from error
-        if tensors_of((args, kwargs)): raise
-        raise TypeError(f"the sample contains no tensor, and {type(run.model).__name__}.forward rejects it ({error}); "
-                        "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
-
 def fresh_calls(run, args, kwargs):
     "Return `fresh`: `fresh()` is a call of `run` that starts as the first one did."
     given, rewind = RunArguments(args, kwargs), Rewind(run.model)
@@ -207,7 +196,7 @@ def _timed_steps(run, args, kwargs, here, before_write, tick, together, kernels,
         fresh()()
         if is_spread(run.model): fresh()()                      # in its second step DDP sorts its buckets
     call = fresh()
-    work = _count(run, args, kwargs, call, before_write)
+    with taken_by(run.model, args, kwargs): work = trace_call(call, run, before_write)
     debug(f"counted {len(work.trace)} operators in {len(work.parts)} modules")
     warmup = max(how["warmup"] - 1, min(how["warmup"], 1))      # to count is the first of the runs that warm up
     tick()

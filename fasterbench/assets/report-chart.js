@@ -157,6 +157,7 @@ function draw(figure, i) {
 function drawAll() {
   at("chart").replaceChildren()
   at("charts").replaceChildren()
+  document.querySelector(".both").classList.toggle("alone", !tab.figures.length)
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()

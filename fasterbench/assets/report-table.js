@@ -17,6 +17,12 @@ const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "inter
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
                "utilization_after_pct", "change", "size", "fitted", "error", "found", "price", "binds", "measured_s", "ratio_2", "time_ratio"]
 
+// On a phone also, at last, what the chart says: the results between the first and the last, utilization, share; then the
+// last numbers.
+const between = () => tab.columns.map(c => c.field).filter(f => /^time_\d+_s$/.test(f)).slice(1, -1).reverse()
+const lastFirst = () => tab.columns.filter(c => !c.text && c.field !== "time_s").map(c => c.field).slice(1).reverse()
+const spareHere = () => wide() ? spare : [...new Set([...spare, ...between(), "utilization_pct", "share", ...lastFirst()])]
+
 // Rows that differ in what they are differ in what is seen: a column that alone tells some apart is shown.
 const identity = new Set(["name", "type", "operator", "phase", "category", "dtype", "model", "layer", "figure", "budget", "kind", "batch"])
 const textsOf = fields => fields.filter(f => identity.has(f))
@@ -41,7 +47,7 @@ function fitColumns() {
   fittedTo = `${tab.name} ${at("scroller").clientWidth}`
   if (state.columns[tab.name]) return
   const visible = new Set(tab.columns.filter(c => c.visible).map(c => c.field))
-  const order = spare.filter(f => visible.has(f))
+  const order = spareHere().filter(f => visible.has(f))
   while (order.length && (tooWide() || namesAreCut(order[0]))) {
     const field = order.shift()
     if (tellsApart(field)) continue
@@ -62,8 +68,9 @@ function columnsForWidth() {
 // Rows of an open group stay below it, whatever the order; what is unknown comes last.
 function inOrder(a, b, field, sign) {
   const one = a.under ?? a, other = b.under ?? b
-  if (one !== other) return compared(one[field], other[field], sign) || one.index - other.index
-  return Boolean(b.members) - Boolean(a.members) || compared(a[field], b[field], sign) || a.index - b.index
+  const value = row => row[field] ?? (field === "time_s" ? row.interval_high_s : null)      // of a range its upper end
+  if (one !== other) return compared(value(one), value(other), sign) || one.index - other.index
+  return Boolean(b.members) - Boolean(a.members) || compared(value(a), value(b), sign) || a.index - b.index
 }
 function compared(x, y, sign) {
   const unknown = v => v === null || v === undefined || v === ""
@@ -111,8 +118,10 @@ function fitNames() {
     return best !== null
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
+  const beside = shownColumns().some(c => ["type", "operator"].includes(c.field))
+  const shortest = beside ? 16 : longest > 30 ? 20 : shown.some(([, row]) => row.members) ? 18 : Math.min(longest, 20)
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
-  if (!wide()) [...titles].slice(Math.min(2, titles.length - 1)).reverse().some(title => fit(14, title))
+  if (!wide()) [...titles].slice(Math.min(2, titles.length - 1)).reverse().some(title => fit(shortest, title))
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))
   longestName = longest
   frame.add("roomy")                                  // whole types, where all columns leave room for them
@@ -134,17 +143,18 @@ function bothEnds(text, most = 11) {
   Object.assign(made.dataset, {brief: middle(said, most, 0.4), long: middle(said, 48, 0.5)})
   return made
 }
-// Of layers as much is seen as tells them apart, since no name says it.
+// Of layers and kinds as much is seen as tells them apart, since no name says it.
 function briefLength(field) {
-  const layers = field === "layer" ? [...new Set(rows.map(r => String(r[field] ?? "")))] : []
+  const texts = ["layer", "kind"].includes(field) ? [...new Set(rows.map(r => String(r[field] ?? "")))] : []
   let most = 11
-  while (most < 20 && new Set(layers.map(t => middle(t, most, 0.4))).size < layers.length) most++
+  while (most < 20 && new Set(texts.map(t => middle(t, most, 0.4))).size < texts.length) most++
   return most
 }
 const tones = {faster: r => r < 0.97, slower: r => r > 1.03}
 function cell(c, row) {
   if (c.field === "name") return nameCell(row)
-  const text = write(row[c.field], c.format, c.unit)
+  const upper = c.field === "time_s" && row.time_s === null && row.interval_high_s       // of a range
+  const text = upper ? `≤ ${write(upper, c.format, c.unit)}` : write(row[c.field], c.format, c.unit)
   const tone = c.field === "time_ratio" && row.clear ? Object.keys(tones).find(k => tones[k](row[c.field])) : ""
   if (cutInTheMiddle.has(c.field) && text.length > 11) return bothEnds(text, briefLength(c.field))
   return element("span", {textContent: text, title: c.text ? text : "", className: tone ?? ""})

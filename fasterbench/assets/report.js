@@ -121,10 +121,13 @@ function build() {
     element("details", {className: "menu"}, summary, element("div", {id: "columns"})),
     element("button", {id: "csv", type: "button", textContent: "CSV", title: hint, onclick: csv}))
   at("filters").open = wide() && !low()
-  if (!wide()) folded([...document.querySelectorAll("header > .note")].filter(e => !e.hidden).slice(1))
+  if (wide()) return
+  folded([...document.querySelectorAll("header > .note")].filter(e => !e.hidden).slice(1))
+  const lines = [...document.querySelectorAll(".lead")]
+  while (lines.length > 3 && at("chart").getBoundingClientRect().top > 0.75 * innerHeight) folded([lines.pop()])
 }
 
-// On a phone one note is to be seen, and the others behind it.
+// On a phone one note is to be seen, and the others behind it, as are lines after the third that push the chart away.
 function folded(notes) {
   at("notes").querySelector("summary").after(...notes)
   const count = at("notes").querySelectorAll(".note").length

@@ -314,7 +314,7 @@ def check(
     against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine: for "
                    "budgets of time in percent, which --init does not write.", metavar="REF|FILE")=None,
     rounds:whole("Take N samples of each time, 10 or more, and up to 4N in two minutes if the limit lies within its "
-                 "confidence interval.  [default: as in BUDGETS, else 20, or 10 where these take two minutes]",
+                 "confidence interval.  [default: as in BUDGETS, else 20, or 10 where 20 take two minutes]",
                  10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",

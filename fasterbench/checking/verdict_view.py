@@ -93,7 +93,7 @@ def _limit_chart(view, title):
     edge = 2 * max((x for span in spans.values() for x in (1.0, *span) if x < math.inf), default=1.0)
     within = {i: tuple(100 * min(x, edge) for x in span) for i, span in spans.items()}  # what is beyond is at the edge
     for result in _drawn: _limit_marks(fig, view, result, names, within)
-    fig.add_vline(x=100, layer="between", line=dict(dash="dash", width=1.5, color="#74808a"))
+    fig.add_vline(x=100, layer="below", line=dict(dash="dash", width=1.5, color="#74808a"))
     fig.update_yaxes(categoryorder="array", categoryarray=names[::-1], automargin=True, showgrid=False)
     fig.update_xaxes(title="limit used (kept up to 100 %)", ticksuffix=" %", rangemode="tozero",
                      gridcolor="rgba(128,138,148,0.22)", zeroline=False)

@@ -77,7 +77,7 @@ class App(typer.Typer):
 def verb_name(command): return command.name or command.callback.__name__
 
 app = App(help="Show where the time of a PyTorch model goes, layer by layer, and how close each layer comes to the "
-               "roofs, which are the limits of a device: compute rate and memory bandwidth.",
+               "roofs, which are the limits of a device, such as compute rate and memory bandwidth.",
           epilog=examples("roofline torchvision:resnet18", 'predict torchvision:resnet18 --on "NVIDIA H100 80GB HBM3"',
                           codes="0 success, 1 failure or unreadable input, 2 bad arguments or a missing file; `check` "
                                 "and `sol` list their own"),
@@ -330,7 +330,8 @@ Depth = whole("Show N levels of the module tree; deeper modules are part of thei
 Report = output("Write the report; - for standard output.")
 Saving = output("Write the result; - for standard output.")
 Rows = output("Write the rows; - for standard output.")
-Loss = option("Compute the loss from the output with this function, such as losses.py:mean.", metavar="FILE:FUNCTION")
+Loss = option("Compute the loss from the output: cross_entropy of logits, or a function, such as losses.py:mean.",
+              metavar="FILE:FUNCTION")
 KernelFile = output("Write the list of the compiled model's kernels (with --compile), for `trace --kernels`.")
 
 # %% ../../nbs/cli/app.ipynb #1d0f350f

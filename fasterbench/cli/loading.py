@@ -43,7 +43,9 @@ def _unknown_model(kind, name, known):
 def _torchvision(name):
     models = _library("torchvision").models
     if name not in models.list_models(): raise _unknown_model("torchvision", name, models.list_models())
-    return models.get_model(name, weights=None)
+    make = models.get_model_builder(name)
+    parts = {k: None for k in inspect.signature(make).parameters if k in ("weights", "weights_backbone")}
+    return make(**parts)
 
 # %% ../../nbs/cli/loading.ipynb #d383b46b
 def _timm(name):

@@ -64,7 +64,8 @@ def peaks(device:Device=None, dtype:option("Measure (and write) the compute roof
           html:output("Write a report of every measurement; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached roofs.", "--fresh")=False,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
-          devices:switch("List the devices with a built-in datasheet, and exit.", "--devices")=False,
+          devices:switch("List the devices with a built-in datasheet, and exit; --on takes a part of a name, "
+                         "too.", "--devices")=False,
           no_progress:Quiet=False):
     """Measure the roofs of a device. They are its compute rate and its memory bandwidth, and are cached for 30 days,
     in $FASTERBENCH_CACHE, else in the user's cache folder (on Linux ~/.cache/fasterbench)."""
@@ -97,7 +98,7 @@ def roofline(
     seq:Length=None, warmup:whole("Run N warmup iterations before timing.", 0, int)=5,
     steps:whole("Time N iterations of the forward pass, or of the training step.  [default: until the times are "
                 "stable]")=None,
-    backward:switch("Profile forward and backward; without --loss, the loss is the sum of the output.",
+    backward:switch("Profile forward and backward, in train mode; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also profile the update by this torch.optim optimizer.", metavar="NAME")=None,
@@ -211,14 +212,25 @@ def optimizer_named(name):
     usage_error(f"torch.optim has no {name!r}; the nearest are {named}", "--optimizer")
 
 def loss_named(text):
-    "Return the function that `losses.py:mean` names."
+    "Return the function that `losses.py:mean` names, or `cross_entropy`."
     from fasterbench.cli.loading import ModelError, callable_in
     if text is None: return None
+    if text == "cross_entropy": return cross_entropy
     path, _, name = text.rpartition(":")
     if not path.endswith(".py"):
-        usage_error(f"{text!r} does not name a function; the form is FILE.py:FUNCTION", "--loss")
+        usage_error(f"{text!r} does not name a function; the forms are cross_entropy and FILE.py:FUNCTION", "--loss")
     try: return callable_in(path, name)
     except ModelError as error: usage_error(str(error), "--loss")
+
+def cross_entropy(output):
+    "Return the cross-entropy of a classifier's or language model's logits, in float32, their classes in the last axis."
+    import torch
+    logits = getattr(output, "logits", output)
+    if not isinstance(logits, torch.Tensor) or logits.dim() < 2:
+        raise ValueError(f"--loss cross_entropy needs logits of two axes or more; the model gave a "
+                         f"{type(output).__name__}")
+    labels = torch.zeros(logits.shape[:-1], dtype=torch.int64, device=logits.device)
+    return torch.nn.functional.cross_entropy(logits.flatten(0, -2).float(), labels.flatten())
 
 # %% ../../nbs/cli/roofline_verb.ipynb #957cfb8b
 def loaded_on_meta(model, shape, batch, dtype, seq=None):

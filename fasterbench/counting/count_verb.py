@@ -172,7 +172,7 @@ class StepCounts(Counts):
 def count(
     model:Model, dtype:Dtype=None, input:Shape=None,
     batch:whole("Set the batch size.  [default: that of the input, else 1]")=None, seq:Length=None,
-    backward:switch("Count forward and backward; without --loss, the loss is the sum of the output.",
+    backward:switch("Count forward and backward, in train mode; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also count the update by this torch.optim optimizer.", metavar="NAME")=None,

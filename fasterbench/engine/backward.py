@@ -15,14 +15,15 @@ from itertools import count
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from ..core.private import _current_autograd_node, _disable_current_modes, _functorch
+from ..core.private import Variable, _current_autograd_node, _disable_current_modes, _functorch
+from .model_state import node_hooks
 from .process import SharedSwitch
 from .step import graph_nodes
 
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
-    "The node that runs in this thread, what it used, its backward's number, how many contexts are open, and hooks."
-    node, task, depth, tracer, asked = None, -1, 0, None, None
+    "The node that runs in this thread, what it used, its backward and number, how many contexts are open, and hooks."
+    node, task, backward, depth, tracer, asked = None, -1, None, 0, None, None
     def __init__(self): self.used, self.hooks = [], {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
@@ -60,6 +61,13 @@ def _hooked(node, grads):
             if changed is not None: grads[at] = changed
     return grads
 
+def _after_hooks(hooks, grads, *given):
+    "Return gradients as hooks of a node leave them."
+    for hook in list(hooks.values()):
+        changed = hook(grads, *given)
+        if changed is not None: grads = changed
+    return grads
+
 def _set_hooking(method): torch.Tensor.register_hook = method
 _hooking = SharedSwitch(lambda: torch.Tensor.register_hook, _set_hooking, lambda: _register_hook)
 
@@ -84,27 +92,27 @@ def forget_unasked(
     if _running.depth: _running.tracer = tracer
 
 def _run_asked(node, grads, wanted):
-    "Run a node for the gradients on edges to nodes that are `wanted`; return each of these with its gradient."
+    "Run a node; return a gradient for each edge to a node that is `wanted`, and `None` for others."
     asked = [to is None or to in wanted for to, _ in node.next_functions]
-    if all(asked) or _running.tracer is None: return _run_node(node, grads)
-    mark, _running.asked = _running.tracer.mark(), asked
-    try: given = _run_node(node, grads)
-    finally: _running.asked = None
-    kept = [g for g in given if g[0] in wanted]
-    _running.tracer.forget(mark, *([g for *_, g in edges if g is not None]
-                                   for edges in ([g for g in given if g[0] not in wanted], kept)))
-    return kept
+    if all(asked) or _running.tracer is None: outs = _run_node(node, grads)
+    else:
+        mark, _running.asked = _running.tracer.mark(), asked
+        try: outs = _run_node(node, grads)
+        finally: _running.asked = None
+        _running.tracer.forget(mark, *([g for g, a in zip(outs, asked) if a is kept and g is not None]
+                                       for kept in (False, True)))
+    return tuple(_as_gradient(g, to._input_metadata[at]) if to in wanted else None
+                 for g, (to, at) in zip(outs, node.next_functions))
 
 def _run_node(node, grads):
-    "Run a node; return each of its edges with its gradient."
-    if not isinstance(node, BackwardCFunction): outs, edges = node(*grads), node.next_functions
+    "Run a node; return a gradient for each of its edges."
+    if not isinstance(node, BackwardCFunction): outs = node(*grads)
     else:
-        outs, edges = node.apply(*_filled(node, grads)), [e for e in node.next_functions if e[0] is not None]
+        outs = node.apply(*_filled(node, grads))
         outs = outs if isinstance(outs, tuple) else (outs,)
-        outs = tuple(out for out, asked in zip(outs, node.needs_input_grad) if asked)
-    outs = outs if isinstance(outs, tuple) else (outs,)
-    return [(to, at, _as_gradient(grad, to._input_metadata[at])) for (to, at), grad in zip(edges, outs)
-            if to is not None]
+        given = (out for out, asked in zip(outs, node.needs_input_grad) if asked)
+        outs = tuple(None if to is None else next(given) for to, _ in node.next_functions)
+    return outs if isinstance(outs, tuple) else (outs,)
 
 def _can_take(tensor, grad):
     "Tell if a leaf can take its first gradient without a copy; the stride of an axis of length 1 means nothing."
@@ -190,7 +198,7 @@ class _Backward:
         self.left = Counter(to for n in nodes if n in self.runs for to, _ in n.next_functions if to is not None)
         self.wanted = self.runs | {e.node for e in self.edges}
         self.buffers, self.ready, self.order, self.found = {}, [], count(), {}
-        self.keep_graph = keep_graph
+        self.keep_graph, self.callbacks = keep_graph, []
         with _disable_current_modes(): self.saved = {} if keep_graph else {n: _loosened(n) for n in self.runs}
         for edge, grad in zip(starts, grads): self.give(edge.node, edge.output_nr, grad)
         for node in dict.fromkeys(e.node for e in starts): self.push(node)
@@ -212,6 +220,14 @@ class _Backward:
         for hook in list((leaf._post_accumulate_grad_hooks or {}).values()): hook(leaf)
         return True
 
+    def run_hooked(self, node, grads)->list:
+        "Run a node with its hooks; return each of its edges with its gradient."
+        before, after = node_hooks(node)
+        grads[:] = _after_hooks(before, tuple(grads))
+        outs = () if self.took(node, grads) else _run_asked(node, grads, self.wanted)
+        outs = _after_hooks(after, outs, tuple(grads))
+        return [(*edge, out) for edge, out in zip(node.next_functions, outs) if edge[0] in self.wanted]
+
     def hand_on(self, to, at, grad):
         if grad is not None: self.give(to, at, grad)
         self.left[to] -= 1
@@ -221,15 +237,17 @@ class _Backward:
         "Run every node; return the gradients that were asked for."
         while self.ready:
             *_, node = heapq.heappop(self.ready)
-            grads = _hooked(node, self.buffers.pop(node, [None] * len(node._input_metadata)))
-            self.found[node] = grads if any(e.node is node for e in self.edges) else None
-            if node not in self.runs: continue
+            grads = self.buffers.pop(node, [None] * len(node._input_metadata))
             with _at_work(node) as used:
-                given = [] if self.took(node, grads) else _run_asked(node, grads, self.wanted)
+                grads = _hooked(node, grads)
+                self.found[node] = grads if any(e.node is node for e in self.edges) else None
+                if node not in self.runs: continue
+                given = self.run_hooked(node, grads)
                 if self.keep_graph: used = []
                 del grads                                        # freed where no edge was asked for
                 for saved in (*self.saved.pop(node, ()), *used): saved.free()
                 while given: self.hand_on(*given.pop(0))
+        for call in self.callbacks: call()              # one may add more
         return tuple((self.found.get(e.node) or [None] * (e.output_nr + 1))[e.output_nr] for e in self.edges)
 
 def _has_outer_graph(t):
@@ -239,17 +257,18 @@ def _has_outer_graph(t):
     return inside is not t and inside.requires_grad
 
 _lost = ("a training step through torch.func.grad, vjp or jacrev cannot be counted for a GPU that is not here, as the "
-         "graph around theirs is lost; count it for a CPU, or its forward")
+         "graph around theirs is lost; a step through torch.autograd.grad is counted, as is this one for a CPU")
 
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
     if create_graph and any(map(_has_outer_graph, roots)): raise ValueError(_lost)
-    before, _running.task = _running.task, next(_tasks)
+    before, _running.task = (_running.task, _running.backward), next(_tasks)
     try:
         with torch.set_grad_enabled(create_graph):
-            return _Backward(roots, grads, tuple(inputs or ()), keep_graph).run()
-    finally: _running.task = before
+            _running.backward = _Backward(roots, grads, tuple(inputs or ()), keep_graph)
+            return _running.backward.run()
+    finally: _running.task, _running.backward = before
 
 def _set_engine(run): torch.autograd._engine_run_backward = run
 _engine = SharedSwitch(lambda: torch.autograd._engine_run_backward, _set_engine, lambda: _run_backward)
@@ -261,10 +280,27 @@ def _task():
 def _set_number(ask): torch._C._current_graph_task_id = ask
 _number = SharedSwitch(lambda: torch._C._current_graph_task_id, _set_number, lambda: _task)
 
+def _will_run(node):
+    "Return whether the backward that runs in this thread runs a node."
+    return _asking.before(node) if _running.backward is None else node in _running.backward.runs
+
+def _set_asking(ask): torch._C._will_engine_execute_node = ask
+_asking = SharedSwitch(lambda: torch._C._will_engine_execute_node, _set_asking, lambda: _will_run)
+
+class _Queue:
+    "PyTorch's engine; what is to be called after a backward waits for the one of this thread."
+    def __getattr__(self, name): return getattr(_queue.before, name)
+    def queue_callback(self, call):
+        if _running.backward is None: _queue.before.queue_callback(call)
+        else: _running.backward.callbacks.append(call)
+
+def _set_queue(engine): Variable._execution_engine = engine
+_queue = SharedSwitch(lambda: Variable._execution_engine, _set_queue, _Queue)
+
 @contextmanager
 def backward_here():
     "Run the backwards of this thread node by node within the context: tensors may be of a device without a driver."
-    with _engine(), _number(), _pushed(), _filling(), _hooking():
+    with _engine(), _number(), _asking(), _queue(), _pushed(), _filling(), _hooking():
         _running.depth += 1
         try: yield
         finally:

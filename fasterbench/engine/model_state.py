@@ -228,11 +228,15 @@ def _members_of(container, kind)->_Found:
 # %% ../../nbs/engine/model_state.ipynb #7a352707
 def _no_hook(*args): "Do nothing."
 
-def _restore_node_hooks(node, first)->bool:
-    "Take off the hooks of a node of autograd that were registered since a handle could get the number `first`."
+def node_hooks(node)->list:
+    "Return the hooks that a node of autograd has before and after it, by the numbers of their handles."
     handles = node.register_prehook(_no_hook), node.register_hook(_no_hook)
     for h in handles: h.remove()
-    late = [(hooks, k) for h in handles for hooks in [h.hooks_dict_ref()] for k in hooks or () if k >= first]
+    return [h.hooks_dict_ref() or {} for h in handles]
+
+def _restore_node_hooks(node, first)->bool:
+    "Take off the hooks of a node of autograd that were registered since a handle could get the number `first`."
+    late = [(hooks, k) for hooks in node_hooks(node) for k in hooks if k >= first]
     for hooks, k in late: del hooks[k]
     return bool(late)
 

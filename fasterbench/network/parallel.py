@@ -59,11 +59,11 @@ def _layers(module):
         yield from child.children() if isinstance(child, (nn.ModuleList, nn.ModuleDict)) else _layers(child)
 
 def _gathered_again(model, reshard):
-    "Return the parameters that FSDP2 gathers for the backward too: where they were given up, and a gradient comes."
-    if reshard is False: return []
+    "Return what FSDP2 gathers again: what was given up where a gradient comes, and the layer before, ahead of need."
+    if reshard is False or not any(p.requires_grad for p in model.parameters()): return []
     layers = [list(layer.parameters()) for layer in _layers(model)]
     first = next((i for i, own in enumerate(layers) if any(p.requires_grad for p in own)), len(layers))
-    inside, again = {id(p) for own in layers for p in own}, {id(p) for own in layers[first:] for p in own}
+    inside, again = {id(p) for own in layers for p in own}, {id(p) for own in layers[max(first - 1, 0):] for p in own}
     return [p for p in model.parameters() if id(p) in again or reshard and id(p) not in inside]
 
 def check_parallel(parallel:str, ranks:int):
@@ -86,6 +86,7 @@ def step_traffic(
 )->StepTraffic:
     "Return the bytes of the collectives of a training step."
     check_parallel(parallel, ranks)
+    check_choice("reshard", reshard, (None, True, False))
     dtype, reduce_dtype = (None if d is None else as_dtype(d) for d in (dtype, reduce_dtype))
     trained, shards = [p for p in model.parameters() if p.requires_grad], 1 if parallel == "ddp" else ranks
     gradients = _bytes(trained, reduce_dtype or dtype, shards)

@@ -365,6 +365,7 @@ def predict(
     if devices != 1:
         units = tokens_of(sample, work.trace)
         shared.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
+        facts["devices"] = devices
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *shared], **more)

@@ -117,7 +117,8 @@ def target_devices(texts):
     def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
     return [target_device(name) for one in texts for name in names(one)]
 
-On = option("Predict for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` files.",
+On = option("Predict for this device, or for several: names or parts of them (`fasterbench peaks --devices`), or "
+            "`peaks --json` files.",
             "--on", kind=list[str], metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
@@ -126,7 +127,7 @@ On = option("Predict for this device, or for several: names (`fasterbench peaks 
 def predict_verb(
     model:Model, on:On, dtype:Dtype=None, autocast:words("Predict under torch.autocast.", "bfloat16", "float16")=None,
     compiled:switch("Predict under torch.compile; compiling takes 10 to 60 s.", "--compile")=False,
-    backward:switch("Predict forward and backward; without --loss, the loss is the sum of the output.",
+    backward:switch("Predict forward and backward, in train mode; without --loss, the loss is the sum of the output.",
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also predict the update by this torch.optim optimizer.", metavar="NAME")=None,

@@ -58,8 +58,8 @@ def _about_option(text):
                                       "serve transformers:config.json --on L40S,H200 --tensor-parallel 1,2"))
 def serve_verb(
     model:Config,
-    on:option("Estimate for this device, or for several: names (`fasterbench peaks --devices`) or `peaks --json` "
-              "files.", "--on", kind=list[str], metavar="DEVICE|FILE,…"),
+    on:option("Estimate for this device, or for several: names or parts of them (`fasterbench peaks --devices`), or "
+              "`peaks --json` files.", "--on", kind=list[str], metavar="DEVICE|FILE,…"),
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "

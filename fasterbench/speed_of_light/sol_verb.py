@@ -228,7 +228,7 @@ def sol(
         help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION (the file needs a function "
              "get_inputs() that returns the inputs), or a folder of these.",
         metavar="PROBLEM")],
-    on:option("Set the device: a name (`fasterbench peaks --devices`), or a `peaks --json` file.",
+    on:option("Set the device: a name or part of one (`fasterbench peaks --devices`), or a `peaks --json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
     times:option("Report times in this file that are below the computed ones: JSON of KernelBench, a CSV of names "
                  "and seconds, or the --json file of an earlier `sol --times`.")=None,

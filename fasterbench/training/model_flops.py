@@ -55,7 +55,7 @@ def model_flops(
     sample,          # What it is called with: a tensor, a tuple or list of arguments, or a dict of keyword arguments
     *,
     loss=None,       # `loss(output)` is a scalar; None: the sum of the output
-    target:Target=Target("cpu"), # The kind of device whose operators run
+    target:Target=Target("cpu"), # Where it trains, whose fused attention leaves masked pairs out
 )->ModelFlops:
     "Return the FLOPs of a training step, as the model needs them and as the hardware runs them."
     work = count_work(model, sample, backward=True, loss=loss, target=target)

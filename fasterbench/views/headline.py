@@ -279,7 +279,8 @@ def step_answer(result, largest:bool=True)->list[str]:
     if largest and "largest_batch" in step:
         told.append(f"largest batch {step['largest_batch']} samples (tensors alone{without})")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
-    return [f"a step of {step['work']} {unit}{loss_text(result)}: {' · '.join(told)}"]
+    each = f" on each of {step['devices']} devices" if "devices" in step else ""
+    return [f"a step of {step['work']} {unit}{each}{loss_text(result)}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
 

@@ -371,13 +371,13 @@ def _layout(fig, title, alt, box, strip):
 # %% ../../nbs/views/plot.ipynb #fc23ba69
 def category_bars(rows, title:str, order=None):
     "Draw a bar per category of (bar, number of the row, point) rows, marked by their bounds; `order` is from below."
-    rows = [(escape(bar), i, p) for bar, i, p in rows if p.time_s is not None]  # a category is as a file has it
-    fig, sums = canvas(), totals((bar, p.time_s) for bar, _, p in rows)
+    rows = [(escape(bar), i, p) for bar, i, p in rows if p.longest_s or p.time_s == 0]    # as a file has it
+    fig, sums = canvas(), totals((bar, p.longest_s) for bar, _, p in rows)
     for kind, look in bounds.items():
         chosen = [r for r in rows if r[2].bound == kind]
         marker = dict(color=_faint(look["color"], 0.75), line=dict(width=0.6, color=look["color"]),
                       pattern=dict(shape=look["pattern"], size=5))
-        if chosen: fig.add_bar(x=[p.time_s for *_, p in chosen], y=[bar for bar, *_ in chosen], orientation="h",
+        if chosen: fig.add_bar(x=[p.longest_s for *_, p in chosen], y=[bar for bar, *_ in chosen], orientation="h",
                                customdata=[i for _, i, _ in chosen], hovertext=[hover(p) for *_, p in chosen],
                                hoverinfo="text", marker=marker, name=look["label"], legendgroup=kind)
     longest = max(sums.values(), default=0) or 1
@@ -386,7 +386,8 @@ def category_bars(rows, title:str, order=None):
                      categoryarray=[*map(escape, order or ())] or sorted(sums, key=sums.get),
                      range=[-0.5, len(sums) - 0.5], **_axis)
     fig.update_layout(barmode="stack", bargap=0.25, showlegend=True)
-    alt = "Time by category: " + ", ".join(f"{k} {format_si(sums[k], 's')}"
+    upper = ", of ranges the upper end" if any(p.is_range for *_, p in rows) else ""
+    alt = f"Time by category{upper}: " + ", ".join(f"{k} {format_si(sums[k], 's')}"
                                            for k in sorted(sums, key=sums.get, reverse=True))
     return dress(fig, title, alt, 130 + 30 * max(len(sums), 2)).update_layout(legend=dict(x=1, xanchor="right"),
         margin_t=60)

@@ -8,6 +8,7 @@ __all__ = ['OpWork', 'ModuleWork', 'Work', 'count_work']
 # %% ../../nbs/work/count.ipynb #e5cc4932
 import gc
 from collections import Counter
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 
@@ -29,7 +30,7 @@ from .rules import assumptions
 from .quantized_checkpoints import StoredWeights, stored_without_data
 from .target import Target, on_target
 from .operator_bytes import storage_id
-from .trace import Call, Touch, Tracer, Visit
+from .trace import Call, plain_tensors, Touch, Tracer, Visit
 
 # %% ../../nbs/work/count.ipynb #905311ce
 class _Exchanged:
@@ -319,8 +320,8 @@ def trace_call(
 )->Work:
     "Return the work of one run."
     tracer, others = tracer(run.owners, before_write), OtherThreads(p.module for p in run.modules)
-    tracer.memory.stored = {storage_id(p): stored.bytes[n] / (p.numel() * p.itemsize)
-                            for n, p in run.model.named_parameters() if n in stored.bytes}
+    tracer.memory.stored = {storage_id(own): stored.bytes[n] / (p.numel() * p.itemsize)
+                            for n, p in run.model.named_parameters() if n in stored.bytes for own in plain_tensors(p)}
     before = _named_before(tracer, run)
     with (eager(), torch.jit.optimized_execution(False), assumptions() as assumed, run.watched(tracer),
           backward_of_functions(tracer, run.training), watching(tracer), others,
@@ -357,6 +358,18 @@ def check_module(model):
         if isinstance(t, nn.parameter.UninitializedTensorMixin):
             raise ValueError(f"{name} of the model is uninitialized: run the model once, so that lazy modules know "
                              "their shapes")
+
+@contextmanager
+def taken_by(model, args, kwargs):
+    "Say in words that the forward of `model` rejects a sample that is none."
+    try: yield
+    except (TypeError, AttributeError) as error:
+        if kwargs and not args and "unexpected keyword argument" in str(error):
+            raise TypeError(f"{error}: a mapping names the arguments of forward; (sample,) gives it as one "
+                            "argument") from error
+        if tensors_of((args, kwargs)): raise
+        raise TypeError(f"the sample contains no tensor, and {type(model).__name__}.forward rejects it ({error}); "
+                        "give a tensor, a tuple or list of arguments, or a dict of keyword arguments") from error
 
 def _gradients(run):
     "Return for which parameters of the optimizer there is a gradient, and its layout."
@@ -410,4 +423,5 @@ def count_work(
     check_module(model)
     check_step(backward, loss, optimizer)
     run = TrainingStep(model, loss, optimizer) if backward else Forward(model)
-    return with_gradients_if_asked(run, lambda: _work_of_call(run, *copied(as_call(sample)), target))
+    with taken_by(model, *(call := as_call(sample))):
+        return with_gradients_if_asked(run, lambda: _work_of_call(run, *copied(call), target))

@@ -14,6 +14,7 @@ import torch
 
 from ..core.private import (FakeTensor, _disable_current_modes, _len_torch_dispatch_stack, as_subclass,
                                       make_subclass)
+from ..engine.peers import class_there
 from ..engine.process import SharedSwitch
 from .captured import flex_lifted
 from .rules import values_of
@@ -97,20 +98,33 @@ def _called_flex(self, q, k, v, score, blocks, scale, options, of_scores=(), of_
     return _flex_call(self, q, k, v, score, blocks, scale, options, of_scores, of_mask)
 
 _flex_module = sys.modules[_flex.__module__]
-_graphs_alone = _flex_module.create_fw_bw_graph
 
-def _graphs(*args):
-    "Return what `flex_attention` makes of a function for its backward: it looks at operators, and computes nothing."
-    if not (stack := getattr(_watchers, "stack", None)): return _graphs_alone(*args)
-    before, stack[-1].looks = stack[-1].looks, False
-    try: return _graphs_alone(*args)
-    finally: stack[-1].looks = before
+
+def _unseen(run):
+    "Return `run`, which looks at operators and computes nothing, so that its operators are not seen."
+    def unseen(*args):
+        if not (stack := getattr(_watchers, "stack", None)): return run(*args)
+        before, stack[-1].looks = stack[-1].looks, False
+        try: return run(*args)
+        finally: stack[-1].looks = before
+    return unseen
+
+@cache
+def _of_sharding(dtensor):
+    "Return what finds the shapes and placements of distributed tensors, by operators on whole ones."
+    propagator = dtensor._op_dispatcher.sharding_propagator
+    names = "propagate_op_sharding", "propagate_op_sharding_non_cached"
+    return {(propagator, name): _unseen(getattr(propagator, name)) for name in names}
+
+def _all_doors():
+    dtensor = class_there("torch.distributed.tensor", "DTensor")
+    return _telling_doors | (_of_sharding(dtensor) if dtensor else {})
 
 _doors = [(torch.Tensor, name) for name in ("numpy", "tolist", "data_ptr", "__dlpack__")]
 _doors += [(torch.UntypedStorage, "data_ptr"), (FakeTensor, "tolist")]
 _absent = object()
 
-def _as_they_are(): return {(owner, name): vars(owner).get(name, _absent) for owner, name in _telling_doors}
+def _as_they_are(): return {(owner, name): vars(owner).get(name, _absent) for owner, name in _all_doors()}
 
 def _set(methods):
     for (owner, name), method in methods.items():
@@ -120,9 +134,9 @@ def _set(methods):
 _makers = {(torch.Tensor, name): _Maker(name, made) for name, made in dict(__new__=_made, _make_subclass=_make_subclass
                                                                            ).items()}
 _functions = {(torch.Tensor, "as_subclass"): _as_subclass, (_flex, "__call__"): _called_flex,
-              (_flex_module, "create_fw_bw_graph"): _graphs}
+              (_flex_module, "create_fw_bw_graph"): _unseen(_flex_module.create_fw_bw_graph)}
 _telling_doors = {door: _telling(*door) for door in _doors} | _makers | _functions
-_switch = SharedSwitch(_as_they_are, _set, lambda: _telling_doors)
+_switch = SharedSwitch(_as_they_are, _set, _all_doors)
 
 @contextmanager
 def doors_watched(

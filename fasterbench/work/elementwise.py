@@ -201,7 +201,7 @@ own_rule("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil
     _foreach_clamp_min _foreach_cos _foreach_cosh _foreach_div _foreach_erf _foreach_erfc _foreach_exp
     _foreach_expm1 _foreach_floor _foreach_frac _foreach_lgamma _foreach_log _foreach_log10
     _foreach_log1p _foreach_log2 _foreach_max _foreach_maximum _foreach_minimum _foreach_mul
-    _foreach_neg _foreach_pow _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
+    _foreach_neg _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
     _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc""",
      category="optimizer")(each())
 own_rule("_foreach_norm _foreach_powsum", category="optimizer")(each(2))
@@ -209,6 +209,9 @@ own_rule("_foreach_lerp", category="optimizer")(each(3))
 own_rule("_amp_foreach_non_finite_check_and_unscale", category="optimizer")(each(2))    # a check, a product
 own_rule("_amp_update_scale", category="optimizer")(each())
 own_rule("_foreach_zero _foreach_copy", category="optimizer")(each(0))
+
+@own_rule("_foreach_pow", category="optimizer")
+def _foreach_pow(base, powers, *, out=None): return entries(base if isinstance(base, list) else powers)
 
 @own_rule("_foreach_add _foreach_sub", category="optimizer")
 def _foreach_add(tensors, *_, out=None, alpha=1, **kw): return entries(tensors) * (1 if alpha == 1 else 2)

@@ -47,6 +47,12 @@ class Lives:
 
     def _freed(self, n, ref): self.resize(n, 0)
 
+    def scale(self, n, share):
+        "Let a storage be a share of its size, from its beginning."
+        self.sizes[n] = round(self.sizes[n] * share)
+        for i, (kind, number, size) in enumerate(self.log):
+            if kind == resized and number == n: self.log[i] = kind, n, round(size * share)
+
     def forget(self, numbers, since):
         "Let storages that were made since a place in the log count nothing."
         for i, (kind, n, _) in enumerate(self.log[since:], since):

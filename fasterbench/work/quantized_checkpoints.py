@@ -9,6 +9,7 @@ __all__ = ['fp8_math', 'fp4_math', 'Format', 'StoredWeights', 'stored_weights', 
 import math, re
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from operator import itemgetter
 
 from torch import nn
 
@@ -95,14 +96,17 @@ def _staying(q, names, *fields, always=False):
     "Return the modules that stay, as transformers decides: those of a list, or else the logits'."
     entries = q.first(*(fields or ("modules_to_not_convert",)))
     stays = names.head if entries is None or always else set()
-    return stays | names.meant(entries or (), as_pattern) | names.in_float32
+    stays |= names.meant(entries or (), as_pattern) | names.in_float32
+    return stays if "llm_int8_skip_modules" in fields else stays | names.transposed      # which others do not take
 
 def _one_format(fmt): return lambda q, names: _all_but(_staying(q, names), fmt)
 
-def _by_entry(q, names, table, matches, fmt_of, default):
+def _by_entry(q, names, table, matches, fmt_of, default, tables=False):
     "Return what gives a matrix the format of the first entry that names it; `default` gives that of others."
     found = [(hits, fmt_of(value)) for hits, value in zip(names.find(table, matches), table.values())]
-    def format_of(m): return next((f for hits, f in found if lies_in(m.module, hits)), default(m))
+    def format_of(m):
+        if m.is_table and not tables: return None
+        return next((f for hits, f in found if lies_in(m.module, hits)), default(m))
     return format_of
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #a93c3f3f
@@ -116,13 +120,15 @@ def _gptq(q, names):
     chosen = [n for n in _flat(q.get("modules_in_block_to_quantize"))]
     stays = names.meant(q.get("modules_to_not_convert") or (), as_pattern)
     within = names.meant(chosen, as_pattern)
-    def default(m):
-        taken = m.in_layer and (not chosen or lies_in(m.module, within)) or m.module in head and q.switch("lm_head")
-        return fmt if taken and not m.is_table and not lies_in(m.module, stays) else None
+    def default(m): return None if chosen and m.in_layer and not lies_in(m.module, within) else fmt
     def of_entry(item): return None if item[0].startswith("-:") else _gptq_format(_Settings(q | item[1]))
     table = {k: (k, v or {}) for k, v in q.inner("dynamic").items() if k != "quant_method"}
     def pattern(entry): return as_start(re.sub(r"^[+-]:", "", entry))
-    return _by_entry(q, names, table, pattern, of_entry, default)
+    found = _by_entry(q, names, table, pattern, of_entry, default)
+    def format_of(m):
+        taken = m.in_layer or m.module in head and q.switch("lm_head")
+        return found(m) if taken and not lies_in(m.module, stays) else None
+    return format_of
 
 def _flat(value):
     "Return the names in nested lists, or in a text with commas."
@@ -151,7 +157,8 @@ def _auto_round(q, names):
         return fmt if not m.is_table and (head or (lies_in(m.module, within) if blocks else m.in_layer)) else None
     table = {k: v for k, v in q.inner("extra_config").items() if k != "quant_method"}
     def of_entry(value): return _auto_round_format(_Settings(q | value))
-    return _by_entry(q, names, table, as_anywhere, of_entry, default)
+    found = _by_entry(q, names, table, as_anywhere, of_entry, default)
+    return lambda m: found(m) if default(m) or m.module in table or m.module not in names.head else None
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #c3f391d2
 def _bitsandbytes(q, names):
@@ -181,19 +188,26 @@ def _fp8(q, names):
 # %% ../../nbs/work/quantized_checkpoints.ipynb #fe654395
 _scale_sizes = {"float32": 4, "float8_e4m3fn": 1, "float8_e8m0fnu": 1, "uint8": 1}
 
+def _of_inputs(inputs):
+    "Return the bytes of the scale of inputs that is stored: of one that is not computed for each token."
+    if not inputs or inputs.get("dynamic") is True: return 0
+    return 4 if inputs.get("strategy") == "tensor_group" else 2 + (not inputs.get("symmetric", True))
+
 def _scheme_format(weights, packing, inputs):
     "Return the format of weights with a scheme of compressed-tensors; `None` where they stay in 16 bits."
     if weights.get("num_bits") is None: return None
     bits, floats = weights.bits("num_bits", among=range(1, 17)), weights.get("type") == "float"
     group, strategy = weights.size("group_size", default=-1), weights.get("strategy")
     if bits == 16 or packing == "dense": return None
-    if floats and bits == 4: return replace(_mxfp4 if "mx" in packing or group == 32 else _nvfp4,
+    fixed, mx = _of_inputs(inputs), "mx" in packing or group == 32
+    if floats and bits == 4: return replace(_mxfp4 if mx else _nvfp4, fixed=fixed + 4 * (not mx),
                                             math=fp4_math if inputs else "")
+    if floats and bits == 6: return Format(6, group, scale=1, fixed=fixed)
     scale = _scale_sizes.get(str(weights.get("scale_dtype")).removeprefix("torch."), 2)
     packed, math = packing == "pack-quantized", ("float8_e4m3fn" if floats else "int8") if inputs else ""
     zero = 0 if weights.get("symmetric", True) else bits / 8 if packed else 1
-    stored = Format(32 / (32 // bits) if packed else 8, scale=scale + zero, math=math,
-                    per_input=4 * (weights.get("actorder") == "group"))
+    stored = Format(bits if packed else 8, scale=scale + zero, math=math, fixed=fixed,
+                    per_input=4 * (weights.get("actorder") in ("group", "dynamic", True)))
     if strategy == "block":
         rows, group = weights.block("block_structure") or weights.refused("block_structure", None, "rows and columns")
         return replace(stored, rows=rows, group=group)
@@ -208,17 +222,18 @@ def _compressed_tensors(q, names, ignored=as_target):
         how = str(group.get("format") or packing), group.get("input_activations")
         fmt = _scheme_format(group.inner("weights"), *how)
         targets = group.get("targets") or ["Linear"]
-        hits = names.meant([t for t in targets if t not in names.types], as_target)
-        groups.append((hits, names.types.intersection(targets), fmt))
+        hits = names.find([t for t in targets if t not in names.types], as_target)
+        named = dict(zip((t for t in targets if t not in names.types), hits))
+        groups += [((t in names.types, "re:" in t, t), named.get(t, ()), fmt) for t in targets]
     if not groups: q.refused("config_groups", q.get("config_groups"), "a dict of groups")
     entries = q.get("ignore") or ()
     stays = names.meant([e for e in entries if e not in names.types], ignored)
     whole = ignored is not as_target           # a wildcard keeps what is in a module too
+    groups.sort(key=itemgetter(0))             # names before patterns before classes, each by the alphabet
     def format_of(m):
-        if m.is_table or set(m.types).intersection(entries): return None
+        if m.is_transposed or set(m.types).intersection(entries): return None
         if m.module in stays or whole and lies_in(m.module, stays): return None
-        named = [f for hits, _, f in groups if m.module in hits]
-        return next(iter([*named, *(f for _, types, f in groups if types.intersection(m.types))]), None)
+        return next((f for (*_, t), hits, f in groups if m.module in hits or t in m.types), None)
     return format_of
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #2f920072
@@ -277,9 +292,10 @@ def _torchao(q, names):
         whole = of(table.pop("_default", None) if table else kind)
     else: whole = None
     def default(m): return None if lies_in(m.module, stays) or m.is_table and not tables else whole
-    found = _by_entry(q, names, {k.removesuffix(".weight"): v for k, v in table.items()}, as_target, of, default)
+    entries = {k.removesuffix(".weight"): v for k, v in table.items()}
+    found = _by_entry(q, names, entries, as_target, of, default, tables=True)
     def format_of(m):
-        fmt = found(m)
+        fmt = None if lies_in(m.module, stays) else found(m)
         return None if fmt and fmt.group and m.inputs % fmt.group else fmt      # torchao leaves such a matrix as it is
     return format_of
 
@@ -302,7 +318,7 @@ def _hqq(q, names):
     names.unknown += [t for t in skipped if t not in tags]
     formats = {t: given[t] and _hqq_format(given.inner(t)) for t in own} or \
         dict.fromkeys(tags, None if own else _hqq_format(given))
-    return lambda m: None if m.is_table or tag(m.module) in skipped else formats.get(tag(m.module))
+    return lambda m: None if m.is_table or m.is_transposed or tag(m.module) in skipped else formats.get(tag(m.module))
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #e7648554
 def _aqlm(q, names):
@@ -386,7 +402,8 @@ def _gemma(q, names):
     def of(q): return Format(q.bits("num_bits", among=(2, 4, 8), default=4), scale=4, fixed=8)
     stays, fmt, tables = _staying(q, names), of(q), q.switch("quantize_embeddings")
     table = {k: v for k, v in q.inner("module_quant_configs").items() if k != "quant_method"}
-    found = _by_entry(q, names, table, as_anywhere, lambda v: of(_Settings(q | v)), lambda m: fmt)
+    found = _by_entry(q, names, table, as_anywhere, lambda v: of(_Settings(q | v)), lambda m: fmt,
+                      tables=True)
     def format_of(m):
         if lies_in(m.module, stays) or m.is_table and not tables: return None
         return replace(found(m), fixed=0) if m.is_table else found(m)
@@ -415,7 +432,7 @@ def _quark(q, names):
         if m.is_table or lies_in(m.module, stays): return None
         return next((_quark_format(types.inner(t)) for t in m.types if types.get(t)), whole)
     table = {k: v for k, v in q.inner("layer_quant_config").items() if k != "quant_method"}
-    return _by_entry(q, names, table, as_wildcard, lambda v: _quark_format(_Settings(v)), default)
+    return _by_entry(q, names, table, as_wildcard, lambda v: _quark_format(_Settings(v)), default, tables=True)
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #0d7802ae
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,

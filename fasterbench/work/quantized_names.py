@@ -30,6 +30,8 @@ class Matrix(NamedTuple):
     def is_expert(self)->bool: return "Experts" in self.types
     @property
     def is_table(self)->bool: return "Embedding" in self.types
+    @property
+    def is_transposed(self)->bool: return "Conv1D" in self.types
 
 # %% ../../nbs/work/quantized_names.ipynb #e2f2c694
 _around = re.compile(r"(?:^|\.)(?:_orig_mod|_checkpoint_wrapped_module|_fsdp_wrapped_module|base_layer)(?=\.|$)")
@@ -103,7 +105,14 @@ class QuantizedNames:
         "The modules that stay where a configuration names none: what gives the logits, and what is tied to it."
         asked = getattr(self.model, "get_output_embeddings", None)
         output = asked() if asked else None
-        return {_checkpoint_name(path) for path, m in self.model.named_modules() if output is not None and m is output}
+        weight = getattr(output, "weight", None)
+        return {_checkpoint_name(path) for path, m in self.model.named_modules()
+                if output is not None and (m is output or weight is not None and getattr(m, "weight", None) is weight)}
+
+    @property
+    def transposed(self)->set[str]:
+        "The modules whose matrices lie transposed, as those of GPT-2."
+        return {m.module for found in self.matrices.values() for m in found if m.is_transposed}
 
     def find(self,
         entries:Iterable[str],

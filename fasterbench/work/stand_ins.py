@@ -42,6 +42,17 @@ def _grouped_result(a, b, offs=None, bias=None, out_dtype=None):
 @_result_of(aten.cudnn_grid_sampler.default)
 def _sampled_result(x, grid): return x.new_empty(*x.shape[:2], *grid.shape[1:-1])
 
+@_result_of(aten.cudnn_grid_sampler_backward.default)
+def _gradients_of_sampled(x, grid, grad): return torch.empty_like(x), torch.empty_like(grid)
+
+@_result_of(aten._thnn_fused_gru_cell.default)
+def _cell_result(gates_in, gates_hidden, h, *biases): return torch.empty_like(h), h.new_empty(len(h), 5 * h.shape[1])
+
+@_result_of(aten._thnn_fused_gru_cell_backward.default)
+def _gradients_of_cell(grad, kept, biased):
+    gates = [grad.new_empty(len(grad), 3 * grad.shape[1]) for _ in range(2)]
+    return *gates, torch.empty_like(grad), *(g.new_empty(g.shape[1]) if biased else None for g in gates)
+
 @_result_of(aten._cudnn_rnn_backward.default)
 def _recurrent_gradients(x, weights, stride, buffer, h, c, *rest):
     like = torch.empty_like
@@ -71,10 +82,10 @@ def _loss_of(x, target, *rest, reduction=1, **kwargs): return _one_number(x, tar
 @_result_of(aten.smooth_l1_loss.default)
 def _smooth_loss(x, target, reduction=1, beta=1.0): return _one_number(x, target, reduction=reduction)
 
-@_result_of(aten.col2im.default)
 def _waited(t): return t           # PyTorch makes another tensor of it, which nothing wrote
 if torch.distributed.is_available(): _known[torch.ops._c10d_functional.wait_tensor.default] = _waited
 
+@_result_of(aten.col2im.default)
 def _image_of(columns, size, *how, **kwargs):
     "Return an image, in a storage that is as large as its columns at least."
     return torch.empty_like(columns).resize_(*columns.shape[:-2], columns.shape[-2] // math.prod(how[0]), *size)
@@ -154,6 +165,14 @@ def _bags(op, table, *args, **kwargs):
     return out, bag_of, *rest
 
 for _bag in (aten._embedding_bag, aten._embedding_bag_forward_only): _known[_bag.default] = partial(_bags, _bag)
+
+def _window(op, n, periodic=True, *how, **kwargs):
+    "Return a window; a periodic one is all but the last of one that is longer."
+    return op(n + 1, False, *how, **kwargs)[:n] if periodic and n > 1 else None
+
+for _name in ("bartlett", "blackman", "hamming", "hann", "kaiser"):
+    of_name = getattr(aten, f"{_name}_window")
+    _known |= {of_name.default: partial(_window, of_name.periodic), of_name.periodic: partial(_window, of_name.periodic)}
 
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):

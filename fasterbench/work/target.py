@@ -406,8 +406,7 @@ def _answering(place):
 def _as_on(place):
     "Return the contexts within which a run goes as it does on a device that is not a CPU."
     if place.device.type == "cpu": return []
-    how = _choosing() if torch.is_grad_enabled() else torch.inference_mode()
-    return [how, _answering(place), backward_here()]
+    return [_choosing(), _answering(place), backward_here()]
 
 _two_devices = re.compile(r"(?:two (?:different )?devices,?|same device but got) (\S+?)(?: and |, )(\S+?)[!.]*$", re.M)
 

@@ -10,6 +10,7 @@ import gc, sys, types
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
+from itertools import accumulate
 from threading import get_ident
 from typing import NamedTuple
 
@@ -104,7 +105,7 @@ class MemoryBlocks:
     def __init__(self):
         self.made_in = []      # Per number: index of the visit that allocated it; None: it was there before the run
         self.lives = Lives()
-        self.stored = {}       # Key of a storage -> share of its bytes that a checkpoint stores
+        self.stored = {}       # Key of a storage, or of a piece of it, -> share of its bytes that a checkpoint stores
         self._numbers, self._alive, self._shared, self._made = {}, [], set(), {}
 
     def __contains__(self, t): return storage_id(t) in self._numbers
@@ -138,6 +139,21 @@ class MemoryBlocks:
     def share(self, key, nbytes)->int:
         "Return how many of the bytes of a storage a checkpoint stores."
         return round(self.stored[key] * nbytes) if key in self.stored else nbytes
+
+    def copied(self,
+        given, # Pieces of storages: key, place, elements, bytes of one
+        made,  # Likewise those that they are copied to, in the same order
+    ):
+        "Let what is copied be stored as where it comes from."
+        wholes = {}
+        for (key, at, _, size), (to, there, n, wide) in zip(given, made):
+            share = self.stored.get((key, at), self.stored.get(key))
+            wholes.setdefault(to, []).append((there, n * wide, 1 if share is None else share * size / wide))
+        for key, pieces in wholes.items():
+            if key in self.stored or all(share == 1 for *_, share in pieces): continue
+            self.stored |= {(key, there): share for there, _, share in pieces}
+            self.stored[key] = sum(n * share for _, n, share in pieces) / max(sum(n for _, n, _ in pieces), 1)
+            if key in self._numbers: self.lives.scale(self._numbers[key], self.stored[key])
 
     def is_alive(self, number)->bool:
         "Return whether something holds the memory; what has no storage is not known to be held."
@@ -565,6 +581,7 @@ def _meet_new(self, op, name, given):
 
 def _after(self, op, args, kwargs, out):
     "Note what an operator has allocated, and record what it did."
+    if self.memory.stored and (moved := _moved(op_name(op), args, kwargs, out)): self.memory.copied(*moved)
     made = [t for t in tensors_in(out) if t not in self.memory]
     view = is_view(op) or op_name(op).startswith("profiler::")
     if view and not made: return
@@ -575,6 +592,23 @@ def _after(self, op, args, kwargs, out):
     if not view: _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
     for t in written(op, args, kwargs): self.memory.remeasure(t)
     self.memory.lives.note(ran, visit, op)
+
+def _piece(t): return storage_id(t), t.storage_offset() * t.itemsize, t.numel(), t.itemsize
+
+def _pieces(t, sizes):
+    "Return the pieces of a flat tensor, so many elements in each."
+    ends = accumulate(sizes, initial=0)
+    return [(storage_id(t), at * t.itemsize, n, t.itemsize) for at, n in zip(ends, sizes)]
+
+_as_they_are = {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor", "aten::clone"}
+
+def _moved(name, args, kwargs, out):
+    "Return the pieces that sharding copies and those that it copies them to; `None` for other operators."
+    if name == "fsdp::all_gather_copy_in": return map(_piece, args[0]), _pieces(args[1], args[2])
+    if name == "fsdp::split_with_sizes_copy": return _pieces(args[0], args[1]), map(_piece, kwargs["out"])
+    if name == "aten::_foreach_copy_": return map(_piece, args[1]), map(_piece, args[0])
+    if name == "aten::cat": return [_piece(args[0][0])], [_piece(out)]                  # of shards along another axis
+    return ([_piece(args[0])], [_piece(out)]) if name in _as_they_are else None
 
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
@@ -609,6 +643,7 @@ def _call_of(self, op, args, kwargs, out):
     if not (reads or writes or flops or sent) or op_name(op).startswith("profiler::"): return None
     total, contraction, dense = (None, None, None) if flops is None else (flops.total, flops.contraction, flops.dense)
     index, given, made = self._visits.current(), tensors_in((args, kwargs)), tensors_in(out)
+    if sent and self.memory.stored: sent = _sent_as_stored(self, sent, given + made)
     visit = self.visits[index]
     dtype = _ceiling_dtype(category, given + made)
     category = "communication" if sent else "optimizer" if visit.phase == "update" else category
@@ -630,6 +665,12 @@ def _unmasked(self, op, args, kwargs):
     with _disable_current_modes(), torch.no_grad():
         one = masks[0][tuple(slice(None) if step else slice(1) for step in masks[0].stride())]     # what repeats, once
         return int(torch.count_nonzero(one if one.dtype is torch.bool else one > excluding)), one.numel()
+
+def _sent_as_stored(self, sent, tensors):
+    "Return a message with the bytes in which a checkpoint stores what is sent."
+    share = self.memory.stored.get(storage_id(max(tensors, key=unique_bytes)), 1) if tensors else 1
+    if share == 1 or sent.nbytes is None: return sent
+    return sent._replace(nbytes=round(sent.nbytes * share), wire_bytes=sent.wire_bytes and sent.wire_bytes * share)
 
 def _touch(self, access):
     key, *part = region(access.tensor)

@@ -9,10 +9,12 @@ from forked import ranks
 
 code = """
 import datetime, json, warnings
+from types import SimpleNamespace
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import ColwiseParallel, parallelize_module, RowwiseParallel
 warnings.simplefilter("ignore")
 dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=300))
 from fasterbench import count_work
@@ -33,6 +35,18 @@ for kind, target in (("ddp", None), ("fsdp", None), ("fsdp without data", Target
 bare, real = out["fsdp without data"], out["fsdp"]
 assert (bare["flops"], bare["sent"], bare["exact"]) == (real["flops"], real["sent"], False), bare
 assert bare["peak"] <= real["peak"], bare          # gloo copies what it reduces
+# a checkpoint in 8 bits, with a scale for each of two weights: of what is gathered a rank sends half
+with torch.device("meta"): eight, x = net("fsdp"), torch.randn(32, 64)
+eight.config = SimpleNamespace(quantization_config=dict(quant_method="fp8", weight_block_size=None))
+for target in (None, Target("cpu")):
+    work, stored = count_work(eight, x, target=target), 2 * (64 * 256 + 4)
+    read = sum(t.bytes for c in work.trace if c.category == "matmul" for t in c.reads)
+    assert (work.wire_bytes, read) == (stored / 2, stored + 4 * 32 * (64 + 256)), (work.wire_bytes, read)
+# tensor parallel: half of two products; PyTorch finds the shapes of the whole ones first
+with torch.device("meta"):
+    layers = nn.Sequential(nn.Linear(64, 256, bias=False), nn.ReLU(), nn.Linear(256, 64, bias=False))
+split = parallelize_module(layers, init_device_mesh("cpu", (2,)), {"0": ColwiseParallel(), "2": RowwiseParallel()})
+assert count_work(split, x).contraction_flops == 2 * 32 * 64 * 256
 print("OUT" + json.dumps(out))
 """
 
