@@ -278,7 +278,8 @@ def _ao_format(q, kind, data, version=1):
     known = re.sub("_|config$", "", kind.lower())
     if known not in _ao_formats: q.refused("quant_type", kind, "one of " + ", ".join(_ao_formats))
     fmt, data, shared = _ao_formats[known], _Settings(q | data), str(_Settings(data).first(*_granularities))
-    if version > 1 and known.startswith("int8") | ("intx" in known): fmt = replace(fmt, scale=3 if "intx" in known else 5)
+    if version > 1 and "intx" in known: fmt = replace(fmt, scale=3)
+    elif version > 1 and known.startswith("int8"): fmt = replace(fmt, scale=5)
     if "PerRow" in shared or "PerAxis" in shared: fmt = replace(fmt, rows=1, group=0)
     if found := re.search(r"group_size'?[:=] *(\d+)", shared): fmt = replace(fmt, group=int(found[1]))
     if known == "uintxweightonly" and (found := re.search(r"uint(\d)", str(data.get("dtype")))):
