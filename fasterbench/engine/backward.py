@@ -60,7 +60,7 @@ def _retain_grad(t):
     edge = torch.autograd.graph.get_gradient_edge(t)
     _running.keepers.setdefault(edge.node, {})[edge.output_nr] = weakref.ref(t)
 
-def _keep(t, grad):
+def _keep_gradient(t, grad):
     "Let a tensor that is no leaf keep its gradient."
     if t is None or grad is None: return
     t.grad = t.grad + grad if t.grad is not None else grad.clone(memory_format=torch.contiguous_format)
@@ -72,7 +72,7 @@ def _hooked(node, grads):
         for hook in list((hooks or {}).values()) if grads[at] is not None else ():
             changed = hook(grads[at])
             if changed is not None: grads[at] = changed
-    for at, keeper in _running.keepers.get(node, {}).items(): _keep(keeper(), grads[at])
+    for at, keeper in _running.keepers.get(node, {}).items(): _keep_gradient(keeper(), grads[at])
     return grads
 
 def _after_hooks(hooks, grads, *given):
