@@ -126,12 +126,15 @@ const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight
 // The window for which charts and labels are in place, for whoever waits for it.
 const inPlace = () => { document.body.dataset.size = `${innerWidth}x${innerHeight}` }
 
+// Plotly fails where labels of an axis that is there go inside: such a chart is made anew.
 function redraw() {
-  tab.figures.forEach((figure, i) => {
+  for (const [i, figure] of tab.figures.entries()) {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
-    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i]), config)
-  })
+    const layout = themed(figure.layout, traces, charts[i])
+    if (layout.yaxis?.ticklabelposition !== charts[i].layout.yaxis?.ticklabelposition) return drawAll()
+    Plotly.react(charts[i], traces, layout, config)
+  }
   showLegend()
   return label()
 }
@@ -161,5 +164,5 @@ function drawAll() {
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()
-  Promise.resolve(label()).then(inPlace)
+  return Promise.resolve(label()).then(inPlace)
 }
