@@ -326,7 +326,8 @@ class Series(LongView):
             left_out=len(self._first_line) + len(self.rows) - len(rows), fold=_folds_by_itself(rows))
         values, folded = tab["rows"][:len(rows)], tab["rows"][len(rows):]
         groups = [dict(row=row, members=members) for row, (_, members) in zip(folded, blocks)]
-        return tab | dict(rows=values, groups=groups, sort=["time_1_s", "desc"] if groups else None)
+        ranged = any(p and p.is_range for l in rows for p in l.points)             # whose order no column has
+        return tab | dict(rows=values, groups=groups, sort=["time_1_s", "desc"] if groups and not ranged else None)
 
     @property
     def _facts(self):
