@@ -140,7 +140,7 @@ def _common_facts(sides):
 # %% ../../nbs/comparing/series.ipynb #f1010742
 most_on_a_page = 1000      # Rows; CSV has all
 
-def _rate_text(t): return f"{brief(t) if t >= 1 else format(t, '.2g')}/s"
+def _per_second(t): return f"{brief(t) if t >= 1 else format(t, '.2g')}/s"
 
 @dataclass(frozen=True, repr=False)
 class Series(LongView):
@@ -292,7 +292,7 @@ class Series(LongView):
         rows = [[printable(label(l.row)), l.kind, *map(text, l.points), change_text(l.ratio("time_s"))]
                 for l in (*self._first_line, *lines[:top])]
         if all(self.throughputs):
-            rate = list(map(_rate_text, self.throughputs))
+            rate = list(map(_per_second, self.throughputs))
             change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"{self.unit}{self.throughput_of}", "", *rate, change])
         titles = ["name", "type", *_column_titles(self.labels), "last/first"]
@@ -374,7 +374,7 @@ def _panels(series):
     share = series.whole.values("utilization_pct")
     roof = [("utilization", "%", plain(share, "%"))] if any(share) else []
     named = [_with_phase(n, l) for n, l in zip(told_apart([label(l.row) for l in lines], 26), lines)]
-    rows = [(n, _with_phase(label(l.row), l), list(map(_shown_time, l.points)), list(map(_longest_text, l.points)),
+    rows = [(n, _with_phase(label(l.row), l), list(map(_shown_time, l.points)), list(map(_shown_time_text, l.points)),
              _hues[1:][i % 6]) for i, (n, l) in enumerate(zip(named, lines))]
     changed = ("times that changed most", "s", rows)
     times = [_shown_time(p) if p and p.is_range else t for p, t in zip(series.whole.points, series.times)]
@@ -389,10 +389,10 @@ def _in_lines(label, width):
 
 def _value_text(v, unit):
     if v is None: return "?"
-    return percent_text(v / 100) if unit == "%" else _rate_text(v) if unit == "/s" else format_si(v, unit)
+    return percent_text(v / 100) if unit == "%" else _per_second(v) if unit == "/s" else format_si(v, unit)
 
 def _shown_time(p): return p and (p.longest_s if p.is_range else p.time_s)
-def _longest_text(p): return ("up to " if p and p.is_range else "") + _value_text(_shown_time(p), "s")
+def _shown_time_text(p): return ("up to " if p and p.is_range else "") + _value_text(_shown_time(p), "s")
 
 def _intervals(points, values):
     "Return how far predicted times may be off, as plotly draws it; of a range the value is its upper end."
