@@ -16,7 +16,7 @@ from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import half_text, row_spread
 from .columns import brief, Field, fields, fields_of
 from .fold import fold, label
-from .headline import base_of_shares, divided, headline, caveats, time_doubt
+from .headline import base_of_shares, caveats, divided, explained_text, headline, time_doubt
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, told_apart, wrap_lines)
@@ -126,7 +126,7 @@ def above_text(result)->str:
 
 def below_table(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes; without what the headline says."
-    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
+    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result), explained_text(result))))
     if result.unknown_ops:
         unknown = [f"{printable(k)} ({calls_text(n)})" for k, n in result.unknown_ops.items()]
         lines.append(f"no FLOP rule for {', '.join(unknown)}")
