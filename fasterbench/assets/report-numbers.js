@@ -16,10 +16,13 @@ function si(x, unit = "") {
   return `${(x / 1000 ** power).toFixed(x ? 2 : 0)}${unit && " "}${prefixes[power + 5]}${unit}`
 }
 
+// Two decimals, of what is small two digits: 0.00000023.
+const decimals = x => x > 0 && x < 0.095 ? x.toFixed(Math.min(100, 1 - Math.floor(Math.log10(x)))).replace(/0$/, "") : x.toFixed(2)
+
 const writers = {
   text: x => String(x), count: x => String(x), flag: x => x ? "yes" : "no", mark: x => x ? "no" : "",
   si, amount: x => si(x), share: x => (100 * x).toFixed(1) + " %", percent: x => x.toFixed(1) + " %",
-  ratio: x => "×" + (x > 0 && x < 0.095 ? Number(x.toPrecision(2)) : x.toFixed(2)), fixed: (x, unit) => unit === "GFLOP/s" ? si(1e9 * x, "FLOP/s") : x > 0 && x < 0.095 ? String(Number(x.toPrecision(2))) : x.toFixed(2),
+  ratio: x => "×" + decimals(x), fixed: (x, unit) => unit === "GFLOP/s" ? si(1e9 * x, "FLOP/s") : decimals(x),
 }
 function write(x, format, unit) {
   if (x === null || x === undefined) return "?"

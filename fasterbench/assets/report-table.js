@@ -80,10 +80,14 @@ function compared(x, y, sign) {
 
 // Characters of a name; `fitNames` gives the names what the other columns leave of the frame.
 let nameWidth = 25, longestName = 0, cutNames = false
-// On a phone a name that needs more to be told apart loses its middle, since it would hide all other columns.
+// On a phone a name that needs more to be told apart loses its middle, since it would hide all other columns; where two
+// are alike then, what is before their difference.
 function nameText(row) {
   const width = nameWidth - (row.members ? 6 : 0), name = shortName(row, width)
-  return cutNames ? middle(name, width, 0.4) : name
+  if (!cutNames || name.length <= width) return name
+  const cut = middle(name, width, 0.4)
+  const alike = [...short[width].values()].filter(other => middle(other, width, 0.4) === cut)
+  return new Set(alike).size > 1 ? middle(fromDifference(name, alike, width), width, 0.4) : cut
 }
 function named(tr, row) {
   const label = tr.querySelector(".field-name [title]")
@@ -119,7 +123,7 @@ function fitNames() {
   }
   const titles = at("table").tHead.querySelectorAll("th"), use = [...at("table").querySelectorAll("th[class*=field-utilization]")].at(-1)
   const beside = shownColumns().some(c => ["type", "operator"].includes(c.field))
-  const shortest = beside ? 16 : longest > 30 ? 20 : shown.some(([, row]) => row.members) ? 18 : Math.min(longest, 20)
+  const shortest = beside ? 16 : longest > 30 ? 20 : shown.some(([, row]) => row.members) ? 18 : Math.min(longest, 16)
   const last = [...titles].at(-1), least = Math.min(26, Math.ceil(0.8 * longest))    // a bar for less would hide less
   if (!wide()) [...titles].slice(Math.min(2, titles.length - 1)).reverse().some(title => fit(shortest, title))
   else if (!fit(least, last) && !fit(14, last) && !(use && fit(14, use))) write(Math.min(30, longest))

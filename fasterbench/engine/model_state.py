@@ -62,7 +62,8 @@ class TensorState:
     def __init__(self, t,
         counted=None, # The tensor whose writes are counted, where `t` is a part of one
     ):
-        self.tensor, self.alias, self.contents, self.emptied = t, t.detach(), None, False
+        with torch.inference_mode(False): self.alias = t.detach()         # a class may not make one in that mode
+        self.tensor, self.contents, self.emptied = t, None, False
         self.counted = t if counted is None else counted
         self.version = _write_count(self.counted)
         self.parts = [TensorState(p, t) for p in parts_of(self.alias)]
@@ -121,7 +122,7 @@ class TensorState:
         t = self.tensor
         if (tensor_layout(t), addresses(t)) != (tensor_layout(self.alias), addresses(self.alias)): t.data = self.alias
         self._resize()
-        if self.contents is not None and not same_bits(t.detach(), self.contents): _write_into(t, self.contents)
+        if self.contents is not None and not same_bits(self.alias, self.contents): _write_into(t, self.contents)
         for p in self.parts: p.restore()
         if self.contents is not None and self.version is not None:       # for a graph of the caller that saved it
             _unsafe_set_version_counter((self.counted,), (self.version,))

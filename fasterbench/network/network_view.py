@@ -36,7 +36,7 @@ def roofs_table(network:NetworkPeaks, above:Sequence[str]=())->Table:
 # %% ../../nbs/network/network_view.ipynb #f15b6ad0
 def _samples(network):
     "List what was sent, how long that took, and how long the fitted line says."
-    return [dict(name=f"{r.collective} {format_si(n, 'B', 1)}", kind=r.name, size=n, time=s, fitted=r.time_of(n),
+    return [dict(name=f"{format_si(n, 'B', 1)} {r.collective}", kind=r.name, size=n, time=s, fitted=r.time_of(n),
                  error=100 * (r.time_of(n) / s - 1), rate=bus_factor(r.collective, r.ranks) * n / s)
             for r in network.roofs for n, s in r.samples]
 

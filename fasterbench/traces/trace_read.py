@@ -66,7 +66,7 @@ def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.
 
 def _by_rank(found, peaks):
     "Return one row per trace: all that has figures, over the time of its window."
-    rows = [replace(r.program, name=_name_of_rank(r), type="rank") for r in found]
+    rows = [replace(r.program, name=_name_of_rank(r), type="rank", category="mixed") for r in found]
     points = [_placed(row, found, peaks) for row in rows]
     return ranked(points)
 

@@ -82,6 +82,14 @@ def _onednn_conv(x, scale, zero, w, *_, out=None, **kw): return convolution(out,
 def _quantized_cell(x, hidden, w_in, w_hid, *_, out=None, **kw):
     return recurrent(1, x[0], w_in[0][1], w_hid[0][1], w_in[0][0] // w_hid[0][1])
 
+@rule(*aten_names("quantized_lstm quantized_gru"), category="recurrent")
+def _quantized_layers(x, *rest, out=None, **kw):
+    "Count each layer and direction, by the matrices of its cell."
+    cells = next(a for a in rest if a and isinstance(a[0], (list, tuple)) and a[0] and isinstance(a[0][0], Shape))
+    each = [[w for w in cell if len(w) == 2] for cell in cells]
+    each = [recurrent(1, math.prod(x[:-1]), w_in[1], w_hid[1], w_in[0] // w_hid[1]) for w_in, w_hid in each]
+    return Flops(*map(sum, zip(*(f[:2] for f in each))))
+
 # %% ../../nbs/work/quantized_ops.ipynb #faadd243
 @rule(*aten_names("_weight_int8pack_mm _mixed_dtypes_linear"), category="matmul")
 def _int8_weight(x, w, scales, *_, out=None, **kw):

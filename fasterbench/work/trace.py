@@ -82,7 +82,7 @@ _bytes = (torch.int8, torch.uint8, torch.qint8, torch.quint8)
 
 def _ceiling_dtype(category, tensors):
     "Return the dtype that decides which ceiling applies: the first floating-point tensor's, else the first tensor's."
-    if category in ("matmul", "convolution", "attention") and tensors:
+    if category in ("matmul", "convolution", "attention", "recurrent") and tensors:
         # of 8-bit integers: those given, or, in dynamic quantization, weight and rounded input
         if tensors[0].dtype in _bytes or any(t.dtype == torch.qint8 for t in tensors): return "int8"
     floating = (dtype_name(t.dtype) for t in tensors if t.is_floating_point() or t.is_complex())
