@@ -111,7 +111,7 @@ wrong = [
     (["roofline", "net.py:make", "--batch", "1,0"], 2, "'1,0' is not a list of batch sizes"),
     (["roofline", "net.py:make", "--optimizer", "adam"], 2, "it needs a training step: add --backward"),
     (["roofline", "net.py:make", "--backward", "--optimizer", "adamx"], 2, "Adamax"),
-    (["roofline", "net.py:make", "--backward", "--loss", "mean"], 2, "the form is FILE.py:FUNCTION"),
+    (["roofline", "net.py:make", "--backward", "--loss", "mean"], 2, "forms are cross_entropy and FILE.py:FUNCTION"),
     (["roofline", "net.py:make", "--autocast", "int8"], 2, "'int8' is not one of"),
     (["roofline", "net.py:make", "--backward", "--loss", "net.py:absent"], 2, "it has make, broken, bare"),
     (["count", "net.py:broken"], 1, "disk on fire"), (["count"], 2, "Missing argument"),

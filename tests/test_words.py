@@ -107,28 +107,6 @@ def test_docstrings_that_begin_with_what_are_found():
         'g(): "The same, with more."\ndef h(): "Return whether it is."\n')
     assert openings(source) == ["What a module holds.", "The same, with more.", "Whether it is."]
 
-# Words that no colleague uses any more, and things that stand where they are.
-stands = r"stands? (?:under|above|beside|behind|in(?! for)|at|there|once|before|outside|among|below)|as it stands"
-old_words = re.compile(rf"(?<![\w-])(?:anew|nobody|beside|{stands})(?!\w)", re.I)
-
-def odd(source):
-    "Return the docstrings, messages and comments of a module that hold such words; names in code are none."
-    strings = [n.value for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Constant)
-               and isinstance(n.value, str) and " " in n.value]
-    return [t for t in strings + re.findall(r"(?<!['\"])#(?! %%)(.*)", source) if old_words.search(t)]
-
-@heavy_only("words of a list")
-def test_texts_of_the_package_use_todays_words():
-    found = {str(p.relative_to(root)): them for p in (root/"fasterbench").rglob("*.py")
-             if (them := odd(p.read_text(encoding="utf-8")))}
-    assert found == {}
-
-def test_old_words_are_found():
-    source = (
-        'def f(anew):\n    "Measure anew."\n    nobody = "--anew" # it stands beside it\n    raise '
-        'ValueError("nobody is here")\ny = "what it stands for, besides" # beside_x\n')
-    assert odd(source) == ["Measure anew.", "nobody is here", " it stands beside it"]
-
 def cells(path): return json.loads(path.read_text(encoding="utf-8"))["cells"]
 def test_tutorials_end_with_words():
     "The last thing that a reader sees is what was found, not a test."

@@ -199,7 +199,6 @@ def show(
     json=None, csv=None, html=None, # Where its files go; "-": to standard output, in place of the table
     title=None,                     # Of the page; None: its own
     remark="",                      # What is said behind the name of the page
-    summary=None,                   # `summary()` prints the table; None: its own
     perfetto=None,                  # Where a copy of a trace goes
     **options,                      # Of its table
 ):
@@ -208,7 +207,7 @@ def show(
     for file in files: write(*file)
     if perfetto == "-": write("-", view.to_perfetto)
     elif perfetto: view.to_perfetto(perfetto)
-    if "-" not in (json, csv, html, perfetto): printed(summary or (lambda: view.summary(**options)))
+    if "-" not in (json, csv, html, perfetto): printed(lambda: print_text(view.text(**options)))
 
 def is_watched()->bool:
     "Tell if a person looks: the output goes to a terminal."

@@ -242,8 +242,10 @@ class Result(View):
         return f"{text}\n\n{features.network.collectives_table(self.collectives, top)}"
 
     def summary(self, top:int|None=10, group:str|None="auto", depth:int|None=None)->None:
-        "Print `text`."
-        print_text(self.text(top, group, depth))
+        "Print `text` below a title."
+        text, predicted = self.text(top, group, depth), any(p.source == "predicted" for p in self.points)
+        title = "Predicted roofline" if predicted else "Roofline"
+        print_text(f"{f'=== {title} '.ljust(max(map(len, text.splitlines())), '=')}\n{text}")
 
     def _sheet(self, points="modules", group=None, depth=None):
         return table.sheet_of(self.folded(group, depth, points), points)
