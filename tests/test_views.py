@@ -607,10 +607,7 @@ def test_the_answer_for_a_training_step_is_the_same_in_every_form():
         assert int(row["largest_batch"]) == of["largest_batch"] == 64
         assert f"expected {format_si(p.time_s, 's')}{alone_text(r)} · {brief(rate)} samples/s · MFU" in page
         assert f"{_predicted_name(r)} 8 {brief(p.roof_time_s, 's')} {brief(p.time_s, 's')} {brief(rate)}" in text
-
-    best = max(found, key=lambda r: r.environment["step"]["per_s"])
-    highest = f"highest rate: {_predicted_name(best)}, {brief(best.environment['step']['per_s'])} samples/s expected"
-    for line in (highest, "largest batch (tensors alone): 64 samples"): assert line in page and text.count(line) == 1
+    for said in (text, page): assert "largest batch (tensors alone): 64 samples" in said
 
 def _predicted_name(result): return result.environment["device_name"]
 

