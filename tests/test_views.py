@@ -11,11 +11,13 @@ import ncu_files
 import trace_files
 from conftest import heavy_only, in_line, nightly_only, root
 from fasterbench import Result, from_json
+from fasterbench.comparing.series import _column_titles, series_of
 from fasterbench.core.units import format_si, percent_text
 from fasterbench.views.columns import brief
-from fasterbench.views.headline import alone_text
-from test_report import go_to, opened
-from view_kinds import llama, makers, paper, predicted, steady, view_of
+from fasterbench.views.headline import alone_text, time_text
+from test_report import go_to, opened, view as turned
+from view_kinds import (busy, llama, makers, measured_peaks, paper, predicted, profiled, row, rows, steady,
+                        view_of)
 
 def plain(text): return " ".join(html.unescape(re.sub(r"</?[a-zA-Z!][^>]*>", " ", text)).split())
 @cache
@@ -45,7 +47,6 @@ def test_caveats_are_said():
 
 def test_files_have_whole_names():
     "A name of 29 characters is cut in the printed table alone; so are no two that then look alike."
-    from fasterbench.comparing.series import _column_titles, series_of
     found = series_of([predicted(n, on) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)])
     names = [f"batch {n} {on}" for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S") for n in (1, 2)]
     assert found.csv().splitlines()[0] == ",".join(["name", "phase", "operator", "type", *(f"{n} [s]" for n in names)])
@@ -58,7 +59,6 @@ def test_a_sweep_of_predictions_says_limit_and_interval():
     for kind in ("batches", "devices", "three_batches"):
         view, page = view_of(kind), on_page(kind)
         for r in view.results:
-            from fasterbench.views.headline import time_text
             assert "limit" in time_text(r) and time_text(r) in page, kind
             assert time_text(r) in " ".join(view.text().split()), kind
         assert "(predicted)" in page
@@ -74,7 +74,6 @@ def test_no_absolute_path_in_what_is_sent_on(kind):
 def test_what_a_probe_said_names_no_folder():
     "An error that stands in saved peaks, and in a result under them."
     from fasterbench.views.peaks_page import PeaksView
-    from view_kinds import measured_peaks, profiled
     why = "RuntimeError: /home/somebody/kernels.so: cannot open"
     failed = replace(measured_peaks(), skipped={"read 1 MB": why},
                      environment=dict(device_name="a CPU", file="/home/somebody/p.json"))
@@ -493,12 +492,13 @@ press = """
 
 @pytest.mark.parametrize("kind", in_line(makers, ci=opened_in_ci, why="seconds in a browser"))
 def test_whatever_is_pressed_the_console_is_silent(chrome, page_of, kind):
-    "Most controls once, on a desk and on a phone, then twenty that are drawn."
+    "Most controls once, on a desk and on a phone, then twenty that are drawn; then the screen is turned."
     draw = random.Random(kind)
     chrome.set_script_timeout(120)
-    for size in ((1440, 900), (390, 844)):
+    for size in sizes[::2]:
         opened(chrome, page_of(kind), *size, tab=first_tab(view_of(kind)), state="")
         found, pressed = chrome.execute_async_script(press, [[draw.random() for _ in range(3)] for _ in range(20)])
+        turned(chrome, *size[::-1])
         assert found == [] and chrome.get_log("browser") == [] and pressed >= 20, size
         assert not chrome.find_element("id", "trouble").is_displayed()
         assert not chrome.find_elements("css selector", "[data-title^=Share]")       # a button of plotly 4
@@ -586,13 +586,11 @@ def test_a_comparison_says_its_first_line_in_every_form():
     assert line in view.text().split("\n")[0] and line in on_page("pair")
 
 def test_the_page_of_several_results_says_their_times_where_rows_and_total_disagree():
-    from fasterbench.comparing.series import series_of
     found = series_of([replace(view_of("disagreeing"), call=dict(batch=b)) for b in (1, 2, 4)])
     assert found._page()["lines"][0] == "time: batch 1 10.00 ms; batch 2 10.00 ms; batch 4 10.00 ms"
 
 def test_the_answer_for_a_training_step_is_the_same_in_every_form():
     "Time, rate, MFU, memory and largest batch: in the terminal, on the page, in CSV and in JSON."
-    from fasterbench.comparing.series import series_of
     from fasterbench.predicting.predict_verb import Predictions
     found = [predicted(on=on, backward=True) for on in ("NVIDIA H100 80GB HBM3", "NVIDIA L40S")]
     for r in found: r.environment["step"]["largest_batch"] = 64
@@ -640,7 +638,6 @@ def test_a_number_stays_with_its_unit():
 
 def test_the_arrow_of_a_pair_is_above_its_markers():
     from fasterbench import compare
-    from view_kinds import profiled, rows
     figure = compare(profiled(timing=None), profiled(timing=None, points=rows(times=(1e-3, 3e-3, 2e-3)))).plot()
     arrows = [t for t in figure.data if t.marker.symbol == "arrow"]
     assert arrows and all(t.zorder == 1 for t in arrows) and all(t.zorder is None for t in figure.data
@@ -654,7 +651,6 @@ def test_no_bar_where_rows_and_total_disagree(chrome, page_of):
 def test_what_puts_both_sides_in_doubt_is_said_once():
     "Two profiles beside processes that used as many cores, then two beside others."
     from fasterbench import compare
-    from view_kinds import busy, profiled
     [said] = [c for c in compare(profiled(), profiled()).caveats if "busy:" in c]
     assert said.startswith("busy: other processes used 1.6 of 2 cores")
     other = [c for c in compare(profiled(), profiled(timing=replace(busy, others=1.2))).caveats if "busy:" in c]
@@ -664,7 +660,6 @@ def test_what_puts_both_sides_in_doubt_is_said_once():
 def test_a_row_faster_than_its_roof_is_named_once():
     "Its 2e8 FLOP need 0.2 ms at 1e12 FLOP/s, and took 0.1 ms; the profile warned of it."
     from fasterbench.views.table import above_text
-    from view_kinds import profiled, row
     fast = profiled(points=[row("fast", 1e-4)])
     said = [c for c in replace(fast, notes=[above_text(fast)]).caveats if "faster than" in c]
     assert said == ["1 of 1 rows are faster than their roof by more than the spread, so a count, a time or a roof is "

@@ -30,8 +30,8 @@ function makeRoom(layout, traces) {
 
 // Colours of the page, light or dark, on a figure that comes without.
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
-function themed(layout, traces, high) {
-  const {height, width, title, ...kept} = layout, titles = high >= 250 || !low()
+function themed(layout, traces, chart) {
+  const high = chart.clientHeight, {height, width, title, ...kept} = layout, titles = high >= 250 || !low()
   const axes = Object.fromEntries(Object.keys(kept).filter(k => /^[xy]axis/.test(k)).map(k => {
     const title = titles ? {...kept[k].title, standoff: 6, font: {size: wide() ? 12 : 11}} : ""
     return [k, {...kept[k], title, gridcolor: color("grid"), linecolor: color("grid"), zerolinecolor: color("grid")}]
@@ -74,7 +74,7 @@ function themed(layout, traces, high) {
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
   const bargap = above ? Math.max(0.55, 1 - 24 * names.length / high) : kept.bargap
-  return {...kept, ...axes, annotations, margin, hoverlabel, bargap, showlegend: false, autosize: true,
+  return {...kept, ...axes, annotations, margin, hoverlabel, bargap, showlegend: false, width: chart.clientWidth, height: high,
           font: {...kept.font, color: color("ink")}}
 }
 
@@ -126,12 +126,15 @@ const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight
 // The window for which charts and labels are in place, for whoever waits for it.
 const inPlace = () => { document.body.dataset.size = `${innerWidth}x${innerHeight}` }
 
+// Plotly fails where labels of an axis that is there go inside: such a chart is made anew.
 function redraw() {
-  tab.figures.forEach((figure, i) => {
+  for (const [i, figure] of tab.figures.entries()) {
     const traces = drawn(figure)
     if (!i) makeRoom(figure.layout, traces)
-    Plotly.react(charts[i], traces, themed(figure.layout, traces, charts[i].clientHeight), config)
-  })
+    const layout = themed(figure.layout, traces, charts[i])
+    if (layout.yaxis?.ticklabelposition !== charts[i].layout.yaxis?.ticklabelposition) return drawAll()
+    Plotly.react(charts[i], traces, layout, config)
+  }
   showLegend()
   return label()
 }
@@ -148,7 +151,7 @@ function draw(figure, i) {
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
   if (!i) makeRoom(figure.layout, traces)
-  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart.clientHeight), config)
+  Plotly.newPlot(chart, traces, themed(figure.layout, traces, chart), config)
   chart.on("plotly_click", e => choose(e.points[0].customdata ?? state.row))
   return chart
 }
@@ -161,5 +164,5 @@ function drawAll() {
   charts = tab.figures.map(draw)
   size = sizeOfChart()
   showLegend()
-  Promise.resolve(label()).then(inPlace)
+  return Promise.resolve(label()).then(inPlace)
 }

@@ -163,7 +163,6 @@ function listen() {
 async function resized() {
   if (size !== sizeOfChart()) {
     size = sizeOfChart()
-    await Promise.all(charts.map(c => Plotly.Plots.resize(c)))
     if (spared.size) columnsForWidth()
     refresh(() => {})
     await redraw()

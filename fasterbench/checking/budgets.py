@@ -294,7 +294,7 @@ def too_near(
 
 def _narrower(budget, found):
     "Return about how many rounds would decide: an interval narrows with the root of their number."
-    limit, busy = budget.text.lstrip("<>= "), f"; {found.load}: run it again on a quiet machine" if found.load else ""
+    limit, busy = budget.text.lstrip("<>= "), f"; {found.load}" if found.load else ""
     if _within_apart(budget, found):
         return (f"the limit {limit} is within the interval; {found.baseline} is of another run, and unchanged code may "
                 f"be ×{found.apart:.2f} apart")

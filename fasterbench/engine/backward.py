@@ -15,16 +15,17 @@ from itertools import count
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
 
-from ..core.private import Variable, _current_autograd_node, _disable_current_modes, _functorch
+from ..core.private import TensorBase, Variable, _current_autograd_node, _disable_current_modes, _functorch
 from .model_state import node_hooks
 from .process import SharedSwitch
 from .step import graph_nodes
 
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
-    "The node that runs in this thread, what it used, its backward and number, how many contexts are open, and hooks."
+    """The node that runs in this thread, what it used, its backward and number, how many contexts are open, hooks, and
+    tensors that keep their gradients."""
     node, task, backward, depth, tracer, asked = None, -1, None, 0, None, None
-    def __init__(self): self.used, self.hooks = [], {}
+    def __init__(self): self.used, self.hooks, self.keepers = [], {}, {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
 
@@ -52,6 +53,18 @@ def _register_hook(t, hook):
         _running.hooks.setdefault(edge.node, {})[edge.output_nr] = t._backward_hooks
     return handle
 
+def _retain_grad(t):
+    "Do what `t.retain_grad` does, and note it."
+    _retaining.before(t)
+    if not _running.depth or t.grad_fn is None: return
+    edge = torch.autograd.graph.get_gradient_edge(t)
+    _running.keepers.setdefault(edge.node, {})[edge.output_nr] = weakref.ref(t)
+
+def _keep_gradient(t, grad):
+    "Let a tensor that is no leaf keep its gradient."
+    if t is None or grad is None: return
+    t.grad = t.grad + grad if t.grad is not None else grad.clone(memory_format=torch.contiguous_format)
+
 def _hooked(node, grads):
     "Return gradients as hooks of the tensors leave them."
     leaf = getattr(node, "variable", None)
@@ -59,6 +72,7 @@ def _hooked(node, grads):
         for hook in list((hooks or {}).values()) if grads[at] is not None else ():
             changed = hook(grads[at])
             if changed is not None: grads[at] = changed
+    for at, keeper in _running.keepers.get(node, {}).items(): _keep_gradient(keeper(), grads[at])
     return grads
 
 def _after_hooks(hooks, grads, *given):
@@ -70,6 +84,11 @@ def _after_hooks(hooks, grads, *given):
 
 def _set_hooking(method): torch.Tensor.register_hook = method
 _hooking = SharedSwitch(lambda: torch.Tensor.register_hook, _set_hooking, lambda: _register_hook)
+
+def _set_retaining(method):
+    if method is not TensorBase.retain_grad: torch.Tensor.retain_grad = method
+    elif "retain_grad" in vars(torch.Tensor): del torch.Tensor.retain_grad
+_retaining = SharedSwitch(lambda: torch.Tensor.retain_grad, _set_retaining, lambda: _retain_grad)
 
 def _set_filling(method): FunctionCtx.set_materialize_grads = method
 _filling = SharedSwitch(lambda: FunctionCtx.set_materialize_grads, _set_filling, lambda: _noted)
@@ -212,11 +231,11 @@ class _Backward:
         if not self.left[node]: heapq.heappush(self.ready, (-node._sequence_nr(), next(self.order), node))
 
     def took(self, node, grads)->bool:
-        "Give a leaf its first gradient as it is, where no other node waits for it; tell if that was done."
+        "Give a leaf its first gradient, or a copy where another node waits for it; tell if that was done."
         leaf, grad = getattr(node, "variable", None), grads[0] if grads else None
         if leaf is None or grad is None or not _can_take(leaf, grad): return False
-        if any(grad is g for buffer in self.buffers.values() for g in buffer): return False
-        leaf.grad = grad.detach()
+        awaited = any(grad is g for buffer in self.buffers.values() for g in buffer)
+        leaf.grad = grad.new_empty_strided(leaf.shape, leaf.stride()).copy_(grad) if awaited else grad.detach()
         for hook in list((leaf._post_accumulate_grad_hooks or {}).values()): hook(leaf)
         return True
 
@@ -300,9 +319,9 @@ _queue = SharedSwitch(lambda: Variable._execution_engine, _set_queue, _Queue)
 @contextmanager
 def backward_here():
     "Run the backwards of this thread node by node within the context: tensors may be of a device without a driver."
-    with _engine(), _number(), _asking(), _queue(), _pushed(), _filling(), _hooking():
+    with _engine(), _number(), _asking(), _queue(), _pushed(), _filling(), _hooking(), _retaining():
         _running.depth += 1
         try: yield
         finally:
             _running.depth -= 1
-            if not _running.depth: _running.hooks.clear(); _running.tracer = None
+            if not _running.depth: _running.hooks.clear(); _running.keepers.clear(); _running.tracer = None

@@ -188,7 +188,7 @@ def _gaps_of_types(result, p):
     lost = totals((q.type, max(q.potential_s or 0.0, 0.0)) for q in result.points if q.type)
     most = sorted(lost, key=lost.get, reverse=True)[:3]
     if len(most) < 2 or lost[most[0]] < 1.1 * p.potential_s: return ""
-    return f"; by type {', '.join(f'{printable(k)} {brief(lost[k], chr(115))}' for k in most if lost[k])}"
+    return "; by type " + ", ".join(f"{printable(k)} {brief(lost[k], 's')}" for k in most if lost[k])
 
 # %% ../../nbs/views/table.ipynb #8338375b
 def summary(

@@ -32,12 +32,14 @@ class Format:
     per_input: float=0 # More for each input, B
     math: str=""       # The dtype that multiplies, where a device has it; "": the model's
     flat: bool=False   # Whether a group goes on in the next row
+    nested: int=0      # Scales that share one in 32 bits; 0: none do
 
     def bytes(self, outputs:int, inputs:int)->float:
         "Return the bytes of a matrix."
         if self.flat: outputs, inputs = 1, outputs * inputs
         scales = math.ceil(outputs / (self.rows or outputs)) * math.ceil(inputs / (self.group or inputs))
-        return outputs * inputs * self.bits / 8 + scales * self.scale + self.fixed + self.per_input * inputs
+        more = self.fixed + self.per_input * inputs + (4 * math.ceil(scales / self.nested) if self.nested else 0)
+        return outputs * inputs * self.bits / 8 + scales * self.scale + more
 
 fp8_math, fp4_math = "float8_e4m3fn", "float4_e2m1fn_x2"
 _per_tensor = dict(group=0, rows=0)
@@ -166,9 +168,10 @@ def _bitsandbytes(q, names):
     if eight == four: q.refused("load_in_4bit", four, f"one of load_in_4bit and load_in_8bit (which is {eight})")
     kind = q.first("bnb_4bit_quant_type", default="fp4")
     if kind not in ("fp4", "nf4"): q.refused("bnb_4bit_quant_type", kind, "fp4 or nf4")
-    scale = 1 + 4 / 256 if q.switch("bnb_4bit_use_double_quant") else 4
+    nested = 256 * q.switch("bnb_4bit_use_double_quant")
     return _all_but(_staying(q, names, "llm_int8_skip_modules"),
-                    Format(8, scale=4, math="int8") if eight else Format(4, 64, scale=scale, flat=True))
+                    Format(8, scale=4, math="int8") if eight else
+                    Format(4, 64, scale=1 if nested else 4, flat=True, nested=nested))
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #8c76b43e
 def _fp8(q, names):
@@ -268,12 +271,16 @@ _ao_formats = dict(
     uintxweightonly=Format(4, 64, scale=4), intxweightonly=Format(8), int8dynamicactivationintxweight=Format(8, 32),
     nvfp4inference=_nvfp4, nvfp4dynamicactivationnvfp4weight=_nvfp4, mxfp4inference=_mxfp4)
 
-def _ao_format(q, kind, data):
+_granularities = "granularity", "weight_granularity"
+
+def _ao_format(q, kind, data, version=1):
     "Return the format of a configuration of torchao, by the name of its class or of the function before it."
     known = re.sub("_|config$", "", kind.lower())
     if known not in _ao_formats: q.refused("quant_type", kind, "one of " + ", ".join(_ao_formats))
-    fmt, data, shared = _ao_formats[known], _Settings(q | data), str(data.get("granularity"))
-    if "PerRow" in shared: fmt = replace(fmt, rows=1)
+    fmt, data, shared = _ao_formats[known], _Settings(q | data), str(_Settings(data).first(*_granularities))
+    if version > 1 and "intx" in known: fmt = replace(fmt, scale=3)
+    elif version > 1 and known.startswith("int8"): fmt = replace(fmt, scale=5)
+    if "PerRow" in shared or "PerAxis" in shared: fmt = replace(fmt, rows=1, group=0)
     if found := re.search(r"group_size'?[:=] *(\d+)", shared): fmt = replace(fmt, group=int(found[1]))
     if known == "uintxweightonly" and (found := re.search(r"uint(\d)", str(data.get("dtype")))):
         fmt = replace(fmt, bits=int(found[1]))
@@ -285,7 +292,7 @@ def _torchao(q, names):
     elif isinstance(kind, dict): kind = kind.get("default", kind)
     if not isinstance(kind, dict) or "_type" not in kind: q.refused("quant_type", kind, "a configuration of torchao")
     stays = _staying(q, names) - (names.head if tables else set())
-    def of(kind): return kind and _ao_format(q, kind["_type"], kind.get("_data") or {})
+    def of(kind): return kind and _ao_format(q, kind["_type"], kind.get("_data") or {}, kind.get("_version", 1))
     data = kind.get("_data") or {}
     table = dict(data.get("fqn_to_config") or data.get("module_fqn_to_config") or {})
     if "_default" in table or not table:
@@ -307,8 +314,9 @@ def _hqq_format(q):
         other = q.inner(name)
         return other.bits("nbits", among=(8, 4, 3, 2, 1)) / 8 + 4 / other.size("group_size", default=128) \
             if q.get(name) else 2
-    return Format(3.2 if bits == 3 else bits, of.size("group_size", default=64),
-                  scale=again("scale_quant_params") + again("zero_quant_params"), flat=True)
+    whole = of.get("group_size", 64) is None                    # rows
+    return Format(3.2 if bits == 3 else bits, 0 if whole else of.size("group_size", default=64),
+                  scale=again("scale_quant_params") + again("zero_quant_params"), flat=not whole)
 
 def _hqq(q, names):
     given = q.inner("quant_config") or q
@@ -377,11 +385,17 @@ def _eetq(q, names):
     if (kind := q.first("weights", default="int8")) != "int8": q.refused("weights", kind, "int8")
     return _all_but(_staying(q, names), Format(8))
 
+def _quanto_group(inputs):
+    "Return the largest of four groups of which a row is a whole number and more than one; else 0, the row."
+    return next((g for g in (128, 96, 64, 32) if inputs > 128 and inputs % g == 0), 0)
+
 def _quanto(q, names):
-    known = dict(float8=Format(8), int8=Format(8), int4=Format(4, 128, scale=4), int2=Format(2, 128, scale=4))
-    kind = q.get("weights", "int8")
-    if kind not in known: q.refused("weights", kind, f"one of {', '.join(known)}")
-    return _all_but(_staying(q, names), known[kind])
+    known, stays = dict(float8=8, int8=8, int4=4, int2=2), _staying(q, names)
+    bits = known.get(kind := q.get("weights", "int8")) or q.refused("weights", kind, f"one of {', '.join(known)}")
+    def format_of(m):
+        if m.is_table or lies_in(m.module, stays): return None
+        return Format(8) if bits == 8 else Format(bits, _quanto_group(m.inputs), scale=4)
+    return format_of
 
 def _four_bits(q, names):
     kind = str(q.first("weight_dtype", "forward_dtype", "dtype", default="nvfp4"))

@@ -172,7 +172,7 @@ def _window(op, n, periodic=True, *how, **kwargs):
 
 for _name in ("bartlett", "blackman", "hamming", "hann", "kaiser"):
     of_name = getattr(aten, f"{_name}_window")
-    _known |= {of_name.default: partial(_window, of_name.periodic), of_name.periodic: partial(_window, of_name.periodic)}
+    _known |= dict.fromkeys((of_name.default, of_name.periodic), partial(_window, of_name.periodic))
 
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):

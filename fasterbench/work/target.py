@@ -403,6 +403,18 @@ def _answering(place):
         finally: _asked.__dict__.clear(); _asked.__dict__.update(before)
 
 # %% ../../nbs/work/target.ipynb #8b2f5835
+def _propagation():
+    "Return the module of PyTorch that finds the shapes of a `DTensor`, where it is loaded."
+    return sys.modules.get("torch.distributed.tensor._sharding_prop")
+
+def _no_mode(*tensors): "Find no mode: shapes are looked for in one of their own, whose operators do not count."
+
+def _set_detecting(detect):
+    if detect is not None: _propagation().detect_fake_mode = detect
+
+_shapes_apart = SharedSwitch(lambda: getattr(_propagation(), "detect_fake_mode", None), _set_detecting,
+                             lambda: _no_mode if hasattr(_propagation(), "detect_fake_mode") else None)
+
 def _as_on(place):
     "Return the contexts within which a run goes as it does on a device that is not a CPU."
     if place.device.type == "cpu": return []
@@ -460,7 +472,8 @@ def on_target(
         sample = list(map(id, sample))
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_shards(m, place) for m in modules), mode,
-                        StandIns(place.device), as_with_data(), *_as_on(place), quiet_meta(), fakes_cloned(),
+                        StandIns(place.device), as_with_data(), _shapes_apart(), *_as_on(place), quiet_meta(),
+                        fakes_cloned(),
                         hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")

@@ -10,7 +10,7 @@ import gc, sys, types
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from itertools import accumulate
+
 from threading import get_ident
 from typing import NamedTuple
 
@@ -100,6 +100,8 @@ def is_shared(
     except (NotImplementedError, RuntimeError): return False
 
 # %% ../../nbs/work/trace.ipynb #358bb3f3
+def _place_in_storage(t): return storage_id(t), t.storage_offset() * t.itemsize
+
 class MemoryBlocks:
     "Numbers of memory blocks, and where each was allocated."
     def __init__(self):
@@ -140,18 +142,16 @@ class MemoryBlocks:
         "Return how many of the bytes of a storage a checkpoint stores."
         return round(self.stored[key] * nbytes) if key in self.stored else nbytes
 
-    def copied(self,
-        given, # Pieces of storages: key, place, elements, bytes of one
-        made,  # Likewise those that they are copied to, in the same order
-    ):
-        "Let what is copied be stored as where it comes from."
+    def copied(self, given, made):
+        "Let tensors be stored as those that are copied to them."
         wholes = {}
-        for (key, at, _, size), (to, there, n, wide) in zip(given, made):
-            share = self.stored.get((key, at), self.stored.get(key))
-            wholes.setdefault(to, []).append((there, n * wide, 1 if share is None else share * size / wide))
+        for t, to in zip(given, made):
+            share = self.stored.get(_place_in_storage(t), self.stored.get(storage_id(t)))
+            share = 1 if share is None else share * t.itemsize / to.itemsize
+            wholes.setdefault(storage_id(to), []).append((_place_in_storage(to), to.nbytes, share))
         for key, pieces in wholes.items():
             if key in self.stored or all(share == 1 for *_, share in pieces): continue
-            self.stored |= {(key, there): share for there, _, share in pieces}
+            self.stored |= {place: share for place, _, share in pieces}
             self.stored[key] = sum(n * share for _, n, share in pieces) / max(sum(n for _, n, _ in pieces), 1)
             if key in self._numbers: self.lives.scale(self._numbers[key], self.stored[key])
 
@@ -581,7 +581,7 @@ def _meet_new(self, op, name, given):
 
 def _after(self, op, args, kwargs, out):
     "Note what an operator has allocated, and record what it did."
-    if self.memory.stored and (moved := _moved(op_name(op), args, kwargs, out)): self.memory.copied(*moved)
+    if self.memory.stored and (moved := _sharded_copies(op_name(op), args, kwargs, out)): self.memory.copied(*moved)
     made = [t for t in tensors_in(out) if t not in self.memory]
     view = is_view(op) or op_name(op).startswith("profiler::")
     if view and not made: return
@@ -593,22 +593,18 @@ def _after(self, op, args, kwargs, out):
     for t in written(op, args, kwargs): self.memory.remeasure(t)
     self.memory.lives.note(ran, visit, op)
 
-def _piece(t): return storage_id(t), t.storage_offset() * t.itemsize, t.numel(), t.itemsize
 
-def _pieces(t, sizes):
-    "Return the pieces of a flat tensor, so many elements in each."
-    ends = accumulate(sizes, initial=0)
-    return [(storage_id(t), at * t.itemsize, n, t.itemsize) for at, n in zip(ends, sizes)]
 
 _as_they_are = {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor", "aten::clone"}
 
-def _moved(name, args, kwargs, out):
-    "Return the pieces that sharding copies and those that it copies them to; `None` for other operators."
-    if name == "fsdp::all_gather_copy_in": return map(_piece, args[0]), _pieces(args[1], args[2])
-    if name == "fsdp::split_with_sizes_copy": return _pieces(args[0], args[1]), map(_piece, kwargs["out"])
-    if name == "aten::_foreach_copy_": return map(_piece, args[1]), map(_piece, args[0])
-    if name == "aten::cat": return [_piece(args[0][0])], [_piece(out)]                  # of shards along another axis
-    return ([_piece(args[0])], [_piece(out)]) if name in _as_they_are else None
+def _sharded_copies(name, args, kwargs, out):
+    "Return the tensors that sharding copies and those that it copies them to; `None` for other operators."
+    def pieces(flat, sizes): return flat.view(-1)[:sum(sizes)].split(sizes)
+    if name == "fsdp::all_gather_copy_in": return args[0], pieces(*args[1:3])
+    if name == "fsdp::split_with_sizes_copy": return pieces(*args[:2]), kwargs["out"]
+    if name == "aten::_foreach_copy_": return args[1], args[0]
+    if name == "aten::cat" and "out" in kwargs: return args[0], [out]                   # of shards along another axis
+    return ([args[0]], [out]) if name in _as_they_are else None
 
 def _record(self, op, args, kwargs, out):
     "Append what the call did."
