@@ -570,7 +570,7 @@ def test_figures_of_an_answer_are_in_the_csv():
     assert rate == pytest.approx(8 / time_s)
     assert first_lines(step)[0].startswith(
         f"a step of 8 samples (loss: sum of the output): expected {format_si(time_s, 's')}{alone_text(step)} "
-        f"· {brief(rate)} samples/s · MFU {percent_text(mfu)} · memory {format_si(peak, 'B')}")
+        f"· at most {brief(rate)} samples/s · MFU (float32) {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))
     for text in (f"{format_si(float(of['expected_per_s']))} tokens/s expected", format_si(float(of["first_s"]), "s"),
@@ -605,7 +605,7 @@ def test_the_answer_for_a_training_step_is_the_same_in_every_form():
         assert float(row["mfu"]) == of["mfu"] == step["mfu"] and row["batch"] == "8" and of["batch"] == 8
         assert int(row["peak_bytes [B]"]) == of["peak_bytes"] == r.memory.peak_bytes
         assert int(row["largest_batch"]) == of["largest_batch"] == 64
-        assert f"expected {format_si(p.time_s, 's')}{alone_text(r)} · {brief(rate)} samples/s · MFU" in page
+        assert f"expected {format_si(p.time_s, 's')}{alone_text(r)} · at most {brief(rate)} samples/s · MFU" in page
         assert f"{_predicted_name(r)} 8 {brief(p.roof_time_s, 's')} {brief(p.time_s, 's')} {brief(rate)}" in text
     for said in (text, page): assert "largest batch (tensors alone): 64 samples" in said
 

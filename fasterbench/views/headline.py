@@ -269,10 +269,8 @@ def loss_text(result)->str:
 
 def _step_rate(result):
     "Return the rate of a step; that of the device is the most, where launching may take longer."
-    step, device_s = result.environment["step"], result.program.time_s
-    low, high = (result.environment["operators"] * t for t in launch_range) if is_device_alone(result) else (0, 0)
-    at_most = "at most " * (high > device_s)
-    return f"{at_most}{brief(step['work'] / max(device_s, low))} {step['unit']}/s"
+    step, longer = result.environment["step"], "launching" in alone_text(result)
+    return f"{'at most ' * longer}{brief(step['per_s'])} {step['unit']}/s"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
