@@ -223,11 +223,11 @@ def _remark(pairs, text, total):
     return f" ({told})" if told else ""
 
 def explained_text(result)->str:
-    "Say which of the time lost below the roof lower ceilings explain, as far as that is a hundredth of the total."
+    "Say how much of the time below the roof is lost to lower ceilings, as far as that is a hundredth of the total."
     d = divided(result) if result.peaks else None
     if d is None or not is_split(d): return ""
     told = ", ".join(f"{name} {format_si(s, 's')}" for name, s in d.explained if s > 0.01 * d.end_to_end_s)
-    return f"of the time lost below the roof, lower ceilings explain: {told}" if told else ""
+    return f"lost to lower ceilings: {told}" if told else ""
 
 def equation(d:Division, unknown:str="with unknown FLOPs")->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."

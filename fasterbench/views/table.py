@@ -10,7 +10,6 @@ from collections.abc import Iterator
 
 from ..core.units import calls_text, first_names, percent_text, total
 from ..roofs.point import FoldedPoint, RooflinePoint
-from ..roofs.row import totals
 from ..roofs.roofline_model import arithmetic_intensity
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import half_text, row_spread
@@ -181,14 +180,7 @@ def largest_gap(result, rows)->list[str]:
     lost, name = brief(p.potential_s, "s"), told_apart([printable(label(p))], 48)[0]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
-    return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof{_gaps_of_types(result, p)}"]
-
-def _gaps_of_types(result, p):
-    "Name the three types that lose most, where one loses clearly more than row `p` alone does."
-    lost = totals((q.type, max(q.potential_s or 0.0, 0.0)) for q in result.points if q.type)
-    most = sorted(lost, key=lost.get, reverse=True)[:3]
-    if len(most) < 2 or lost[most[0]] < 1.1 * p.potential_s: return ""
-    return "; by type " + ", ".join(f"{printable(k)} {brief(lost[k], 's')}" for k in most if lost[k])
+    return [f"largest gap: {name}, {lost} of {whole}, at {reached} of its roof"]
 
 # %% ../../nbs/views/table.ipynb #8338375b
 def summary(
