@@ -9,6 +9,7 @@ __all__ = ['View']
 import csv, io, json, re, shutil
 from collections.abc import Iterable
 from importlib.util import find_spec
+from os.path import commonprefix
 from pathlib import Path
 from textwrap import wrap
 from typing import TYPE_CHECKING, NamedTuple
@@ -78,14 +79,18 @@ def told_apart(
     width:int,           # Characters that each may take
     others:list[str]=(), # Names that they must not look like
 )->list[str]:
-    "Shorten paths to their last parts, and where several then look alike, from the last part on that differs."
+    """Shorten paths to their last parts, and where several then look alike, from the last part on that differs.
+
+    Of other names, such as those of kernels, what comes before their first difference is left out."""
     split = {n: _path_parts(n) for n in dict.fromkeys([*names, *others])}
     short = {n: n if len(n) <= width else _path_end(parts, width) if len(parts) > 1 else shortened(n, width)
              for n, parts in split.items()}
     for alike in groupby(split, lambda n: _without_count(short[n])).values():
         k = _last_difference([split[n] for n in alike])
-        for n in alike:
-            if 1 < k <= len(split[n]) and len(n) > width: short[n] = _path_from(split[n], k, width)
+        same = len({short[n] for n in alike}) < len(alike) and all(len(split[n]) == 1 for n in alike)
+        for n in (n for n in alike if len(n) > width):
+            if same: short[n] = cut(f"{n[:width // 4]}…{n[len(commonprefix(alike)):]}", width)
+            elif 1 < k <= len(split[n]): short[n] = _path_from(split[n], k, width)
     return [short[n] for n in names]
 
 # %% ../../nbs/views/view.ipynb #9016bf7c
