@@ -609,7 +609,8 @@ def configuration_of(
     except Exception as error:               # of the classes of configurations too
         if "not a valid JSON" in str(error):
             raise ValueError(f"{text!r}: its configuration is not valid JSON") from None
-        if not isinstance(error, (OSError, ValueError)): raise _no_configuration(repr(text), error) from None
+        there = any(map(os.path.isfile, (text, os.path.join(text, "config.json"))))
+        if there or not isinstance(error, (OSError, ValueError)): raise _no_configuration(repr(text), error) from None
         if re.fullmatch(r"[\w.-]+/[\w.-]+", text) and not os.path.exists(text):
             raise ValueError(f"{text!r} is no folder here, and not in the hub's local cache; `hf download {text} "
                              "config.json` gets its configuration") from None
