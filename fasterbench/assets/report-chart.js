@@ -126,7 +126,7 @@ const sizeOfChart = () => `${at("chart").clientWidth} ${at("chart").clientHeight
 // The window for which charts and labels are in place, for whoever waits for it.
 const inPlace = () => { document.body.dataset.size = `${innerWidth}x${innerHeight}` }
 
-// Plotly fails where labels of an axis that is there go inside: such a chart is made anew.
+// Plotly fails where labels of an axis that is there go inside: such a chart is made again.
 function redraw() {
   for (const [i, figure] of tab.figures.entries()) {
     const traces = drawn(figure)
