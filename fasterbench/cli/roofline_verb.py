@@ -64,8 +64,8 @@ def peaks(device:Device=None, dtype:option("Measure (and write) the compute roof
           html:output("Write a report of every measurement; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached roofs.", "--fresh")=False,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
-          devices:switch("List the devices with a built-in datasheet, and exit; --on takes a part of a name, "
-                         "too.", "--devices")=False,
+          devices:switch("List the devices with a built-in datasheet, and exit; other commands take a part of a "
+                         "name, too.", "--devices")=False,
           no_progress:Quiet=False):
     """Measure the roofs of a device. They are its compute rate and its memory bandwidth, and are cached for 30 days,
     in $FASTERBENCH_CACHE, else in the user's cache folder (on Linux ~/.cache/fasterbench)."""

@@ -187,7 +187,7 @@ def _in_unit_of(total):
 
 class Term(NamedTuple):
     "A part of the end to end time."
-    kind: str      # A bound; "above", "unknown", "apart", "waiting", "outside", "excess"
+    kind: str      # A bound; "above", "unknown", "apart", "waiting", "outside"
     label: str     # In words
     seconds: float # Negative if the parts before it exceed the total
 
@@ -200,8 +200,8 @@ def terms(
     unknown:str="with unknown FLOPs", # What rows are called that no roof is known for
 )->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
-    outside = [("outside", "between layers", d.outside_s + max(d.difference_s, 0.0)),
-               ("excess", "difference of rows and total", min(d.difference_s, 0.0))]
+    outside = [("outside", "between layers", d.outside_s),
+               ("outside", "difference of rows and total", d.difference_s)]
     above = ("lost below the roof" if d.above_s >= 0 else "in rows faster than their roofs" if d.has_rows_above
              else "in rows at their roofs")
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),
