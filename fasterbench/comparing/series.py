@@ -23,8 +23,8 @@ from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone, is_split,
-                                        limits_text, machine, model_name, roofs_text, shares_of_peak, short_name,
-                                        step_answer, time_division, time_doubt, time_text)
+                                        lacks_loss, limits_text, machine, model_name, roofs_text, shares_of_peak,
+                                        short_name, step_answer, time_division, time_doubt, time_text)
 from ..views.origin import amount_done, batch_of, conditions, long_facts
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
@@ -233,8 +233,9 @@ class Series(LongView):
             rate = f"{brief(self.throughputs[best])} {self.unit}/s expected{self.throughput_of}"
             told = [f"highest rate: {self.labels[best]}, {' · '.join([rate, *shares_of_peak(steps[best])])}"]
         if all("largest_batch" in s for s in steps):
-            most = [f"{s['largest_batch']} samples" for s in steps]
-            told += _one_or_each("largest batch (tensors alone)", self.labels, most)
+            of = {machine(r): f"{s['largest_batch']} samples" for r, s in zip(self.results, steps)}
+            without = ", no cross-entropy" * any(map(lacks_loss, self.results))
+            told += _one_or_each(f"largest batch (tensors alone{without})", list(of), list(of.values()))
         beyond = [f"{label} ({r.memory.peak} of {format_si(r.room, 'B')})"
                   for label, r in zip(self.labels, self.results) if is_beyond_room(r)]
         return [*told, f"does not fit: {', '.join(beyond)}"] if beyond else told

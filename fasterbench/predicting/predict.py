@@ -364,8 +364,9 @@ def predict(
     shared = _most_per_second(facts, result.program)
     if devices != 1:
         units = tokens_of(sample, work.trace)
-        shared.append(features.network.devices_note(model, units, result.program, peaks, devices, parallel))
-        facts["devices"] = devices
+        sending_s, note = features.network.sent_by_devices(model, units, result.program, peaks, devices, parallel)
+        shared.append(note)
+        facts |= dict(devices=devices, sharded=parallel == "fsdp", sending_s=sending_s)
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *shared], **more)

@@ -16,7 +16,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..views.columns import as_fields
-from ..views.headline import is_device_alone, loss_text, model_name, phases_run, roofs_text
+from ..views.headline import is_beyond_room, is_device_alone, loss_text, model_name, phases_run, roofs_text
 from ..views.origin import amount_done, batch_of
 from ..views.view import Sheet, View
 
@@ -64,8 +64,11 @@ def _sweep_fields(results):
     return {k: f for k, f in known.items() if k not in left_out}
 
 def _speed_factors(results):
-    "Return a line per further device: how many times as fast as the first it is at the largest batch, with the range."
-    first, *others = [r for r in results if _batch_size(r) == max(map(_batch_size, results))]
+    "Return a line per further device: how many times as fast as the first it is at the largest batch that fits all."
+    beyond = {_batch_size(r) for r in results if is_beyond_room(r)}
+    largest = max({_batch_size(r) for r in results} - beyond, default=None)
+    if largest is None: return []
+    first, *others = [r for r in results if _batch_size(r) == largest]
     if any(r.program.is_range or not r.program.time_s for r in (first, *others)): return []
     at = f"batch {_batch_size(first)}: " * (len(others) + 1 < len(results))
     def faster(r):

@@ -189,7 +189,8 @@ def _recorded_environment(found, device):
     "Return what is said once for all rows."
     file = Path(found[0].source).name if len(found) == 1 else f"{len(found)} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks, no_roofs=found[0].no_roofs,
-                 hint=_how_to_read_graphs if _most_in_graphs(found) else "")
+                 hint=_how_to_read_graphs if _most_in_graphs(found) else "",
+                 earlier_s=max(r.earlier_s for r in found))
     return {k: v for k, v in about.items() if v}
 
 def _unknown_operators(found):

@@ -226,6 +226,7 @@ class Reduced:
     idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
     memory: Memory|None=None    # What the allocator had given out; None: not recorded
     no_roofs: str=""            # Why there are none, and what gives some
+    earlier_s: float=0.0        # The beginning of the window, in which what was launched before the trace ran
 
 # %% ../../nbs/traces/trace_rows.ipynb #c31655b6
 two_devices = " and "      # Between the names of devices that differ
@@ -377,7 +378,14 @@ def reduced(
                    _unknown(trace, calls, others, seconds), trace.skipped, trace.untimed.total(),
                    trace.notes + notes, trace.doubts,
                    model or _model_name(trace, found, seconds),
-                   sent, idle_before(trace, found), recorded_memory(trace), no_roofs)
+                   sent, idle_before(trace, found), recorded_memory(trace), no_roofs, _earlier_time(trace))
+
+def _earlier_time(trace):
+    "Return the time until the first kernel whose launch is in the trace, if others ran before it."
+    launched = {l.id for l in trace.launches}
+    first = min((a.start for a in trace.activities if a.id in launched), default=None)
+    if first is None or all(a.start >= first for a in trace.activities): return 0.0
+    return first - window(trace)[0]
 
 def _with_possible_copies(trace, peaks):
     "Return `trace` without sizes of copies that its device cannot have moved in their time."

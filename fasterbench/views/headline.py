@@ -78,7 +78,9 @@ def alone_text(result)->str:
     if not is_device_alone(result): return ""
     low, high = (result.environment["operators"] * t for t in launch_range)
     longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" if high > (result.program.time_s or 0) else ""
-    return f" (device time only{longer})"
+    sending_s = result.environment.get("step", {}).get("sending_s")
+    sends = f"; sending takes at least {brief(sending_s, 's')}" if sending_s else ""
+    return f" (device time only{longer}{sends})"
 
 def time_text(result)->str:
     "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
@@ -99,9 +101,12 @@ def time_text(result)->str:
 def _steps_text(result):
     "Say how many steps the window of a trace covers, and the time of one; empty of anything else."
     if result.program is None or result.program.type != "window": return ""
-    n = len({p.name for p in result.steps})
-    each = f" of {format_si(result.program.time_s / n, 's')} each" if n > 1 else ""
-    return f"{n} step{'s' if n != 1 else ''}{each}" if n else "steps not recorded"
+    n, time, earlier = (len({p.name for p in result.steps}), result.program.time_s,
+                        result.environment.get("earlier_s", 0.0))
+    before = earlier > 0.01 * time
+    each = f" of {format_si((time - earlier) / n, 's')}{' each' * (n > 1)}" if n > 1 or n and before else ""
+    told = f"{n} step{'s' if n != 1 else ''}{each}" if n else "steps not recorded"
+    return f"{format_si(earlier, 's')} of it launched before the trace, {told}" if before else told
 
 # What puts times in doubt: they vary by more than their limit, or other processes used the machine
 unsteady, busy = "NOT STEADY", "busy"
@@ -254,8 +259,9 @@ def limits_text(limits)->list[str]:
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
 def is_beyond_room(result)->bool:
-    "Tell if the peak is more than the memory of the device, where both are known."
-    return bool(result.room and result.memory and result.memory.peak_bytes > result.room)
+    "Tell if the peak is more than the memory of the device, where both are known; that of shards is not."
+    known = result.room and result.memory and not result.environment.get("step", {}).get("sharded")
+    return bool(known and result.memory.peak_bytes > result.room)
 
 def shares_of_peak(step:dict)->list[str]:
     "Return the MFU of a predicted training step, and its HFU where that is another."
@@ -267,10 +273,15 @@ def loss_text(result)->str:
     "Say that the loss of a training step is the sum of the output, where none was given."
     return "" if result.call.get("loss") else " (loss: sum of the output)"
 
+def lacks_loss(result)->bool:
+    "Tell if a step works on tokens, and has no loss over their classes, which takes memory."
+    return result.environment.get("step", {}).get("unit") == "tokens" and bool(loss_text(result))
+
 def _step_rate(result):
     "Return the rate of a step; that of the device is the most, where launching may take longer."
     step, longer = result.environment["step"], "launching" in alone_text(result)
-    return f"{'at most ' * longer}{brief(step['per_s'])} {step['unit']}/s"
+    each = " per device" * ("devices" in step)
+    return f"{'at most ' * longer}{brief(step['per_s'])} {step['unit']}/s{each}"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
@@ -280,8 +291,9 @@ def step_answer(result, largest:bool=True)->list[str]:
     if "per_s" in step:
         told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", _step_rate(result)]
     there = f" of {format_si(room, 'B')}{', does not fit' * is_beyond_room(result)}" if room else ""
-    told += [*shares_of_peak(step), f"memory {result.memory.peak}{there}"]
-    without = ", no cross-entropy" if step["unit"] == "tokens" and loss_text(result) else ""
+    unsharded = "unsharded " * step.get("sharded", False)
+    told += [*shares_of_peak(step), f"{unsharded}memory {result.memory.peak}{there}"]
+    without = ", no cross-entropy" * lacks_loss(result)
     if largest and "largest_batch" in step:
         told.append(f"largest batch {step['largest_batch']} samples (tensors alone{without})")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
