@@ -241,7 +241,7 @@ def _begun(path, model):
     if Path(path).exists(): usage_error(f"{path!r} is there already; --update moves its limits", "BUDGETS")
     document, table = tomlkit.document(), tomlkit.table()
     table["model"] = model
-    table.add(tomlkit.comment('time = "<= 105 %"    of the time at a git ref or in a result: check FILE --against REF'))
+    table.add(tomlkit.comment('time = "<= 105 %"    # of the time at a git ref or in a result: check FILE --against REF'))
     where, _, name = model.rpartition(":")
     name = Path(where).stem if where.endswith(".py") else name                # a function is often called make
     document[re.sub(r"[^\w-]+", "_", name).strip("_") or "model"] = table
@@ -252,12 +252,13 @@ def _is_figure(v):
     return v.found.value is not None and not v.found.at_least
 
 def _updated(document, verdicts):
-    "Return `document` with the limits moved to what was found. An unknown figure or a lower bound keeps its limit."
+    "Return `document` with the limits moved to what was found; what is unknown or inconclusive keeps its limit."
     groups = groupby(verdicts, lambda v: (v.budget.model, v.budget.layer, v.budget.figure.name))
     for (model, layer, figure), own in groups.items():
-        if not all(map(_is_figure, own)):
+        known = all(map(_is_figure, own))
+        if not known or any(v.shown == "inconclusive" for v in own):
             name = " ".join(filter(None, (model, layer, figure)))
-            notice(f"{name} keeps its limit: the figure is a lower bound or unknown")
+            notice(f"{name} keeps its limit: {'it is inconclusive' if known else 'the figure is a lower bound or unknown'}")
             continue
         table = document[model]["layers"][layer] if layer else document[model]
         table[figure] = _limit_of(own)
@@ -343,10 +344,11 @@ def check(
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
     if not verdicts: usage_error(f"{budgets!r} has no budgets, only models; --update writes those of today", "BUDGETS")
-    if against and not any(b.figure.kind == "seconds" for b in limits):
+    timed = any(b.figure.kind == "seconds" for b in limits)
+    if against and not timed:
         machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "
                            "time = \"<= 105 %\"")
-    if against and not against.endswith(".json"): machines.append(f"compared with {subject_of(against)}")
+    if against and timed and not against.endswith(".json"): machines.append(f"compared with {subject_of(against)}")
     view, text = Verdicts(verdicts, machines), _updated(document, verdicts) if update else ""
     write(json, view.to_json)
     write(junit, lambda: verdict_junit(verdicts))

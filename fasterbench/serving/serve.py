@@ -341,7 +341,7 @@ def serve(
     tensor_parallel=1,         # Devices that share the model; or a list of such numbers
     tpot:float|None=None,      # The expected time per output token that is accepted, s: the most requests within it
     price:float|Sequence[float]|None=None, # Of a device for an hour, in any currency; or one for each device of `on`
-    weights:str|None=None,     # How matrices are stored: "int8", "fp8", "nvfp4", "int4/128"; None: as in the model
+    weights:str|None=None,     # How matrices are stored: "bf16", "int8", "fp8", "int4/128"; None: as in the model
     math:str|None=None,        # Dtype of their products: "fp8"; None: fp8 and fp4 multiply in their own, if they can
     cache_bytes:float|None=None, # B of an element of the cache; None: as the model has it
     split_head:bool=True,      # Whether devices share the matrix of the logits too

@@ -74,8 +74,8 @@ def serve_verb(
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "
                  "devices, the largest batch that fits each]",
                  metavar="N,N,…")=None,
-    weights:option("Store weight matrices as int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128), or compare several: "
-                   "int8,int4/128.  [default: as in the configuration]",
+    weights:option("Store weight matrices as bf16, int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128), or compare "
+                   "several: bf16,int4/128.  [default: as in the configuration]",
                    metavar="DTYPE,…")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,

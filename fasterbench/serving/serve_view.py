@@ -504,7 +504,8 @@ class ServeSeries(_ServingView):
     @property
     def title(self)->str:
         names = list(dict.fromkeys(o.name for o in self.options))
-        return f"{self.model}, decode on {f'each of {len(names)} devices' if len(names) > 1 else names[0]}"
+        alone = {n.rpartition(", ")[0] if n.endswith(" weights") else n for n in names}
+        return f"{self.model}, decode on {f'each of {len(alone)} devices' if len(alone) > 1 else min(alone)}"
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""

@@ -52,12 +52,12 @@ class Weight:
         return [stored.bytes.get(n, math.prod(self.shape) * self.itemsize) for n in self.names]
 
 # %% ../../nbs/serving/serve_work.ipynb #9c6d8b98
-_formats = dict(int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
+_formats = dict(bf16=Format(16, scale=0), int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
                 mxfp4=Format(4, 32, scale=1, math=fp4_math), nvfp4=Format(4, 16, scale=1, math=fp4_math))
 
 # %% ../../nbs/serving/serve_work.ipynb #3eb38627
 def stored_as(
-    # "int8", "fp8", "int4", "mxfp4", "nvfp4", "int4/128" (elements of a group); None: as in the configuration
+    # "bf16", "int8", "fp8", "int4", "mxfp4", "nvfp4", "int4/128" (elements of a group); None: as in the configuration
     text:str|None,
     model:nn.Module,
 )->StoredWeights:

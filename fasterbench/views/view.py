@@ -40,7 +40,7 @@ def without_maker(device:str)->str:
 def shortened(text:str, width:int)->str:
     "Return `text` as it fits: a signature of C++ without namespaces and its end, any other text without its middle."
     if len(text) <= width: return text
-    if "<" in text or "(" in text.lstrip("("): return cut(_without_namespaces(text), width)
+    if "<" in text or "(" in text: return cut(_without_namespaces(text), width)
     start = width // 4 if width >= 20 else 1
     return f"{text[:start]}…{text[len(text) - (width - start - 1):]}"
 
