@@ -347,7 +347,7 @@ class Series(LongView):
     def _page(self):
         predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
         each = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r, False)]
-        told = [*self.answers, *each, self.told]
+        told = [*self.answers, *(each if len(each) <= 4 else []), self.told]
         timed = self.equations and all(map(is_split, filter(None, map(divided, self.results))))
         lines = self.equations if timed and len(self) > 2 and not predicted else [*told, *self.equations]
         held = self.held and len(self) == 2 and is_there("memory")
@@ -432,8 +432,9 @@ def _series_chart(series, title):
         fig.data[0].error_y = _intervals(series.whole.points, fig.data[0].y)
     axis = dict(type="log" if log else "linear", tickvals=xs,
                 title=escape(series.quantity)) if series.quantity else dict(
-        type="category", categoryarray=xs, tickvals=xs, tickangle=0,
-        ticktext=[_in_lines(x, 14 if len(xs) < 3 else 9) for x in xs], range=[-0.5, len(xs) - 0.5])
+        type="category", categoryarray=xs, tickvals=xs, tickangle=0, range=[-0.5, len(xs) - 0.5],
+        **(dict(ticktext=[str(i) for i in range(1, len(xs) + 1)], title="results in the order of the columns")
+           if len(xs) > 6 else dict(ticktext=[_in_lines(x, 14 if len(xs) < 3 else 9) for x in xs])))
     fig.update_xaxes(**axis, gridcolor=grid, zeroline=False)
     alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
            f"{series.told}")
