@@ -241,7 +241,7 @@ def _begun(path, model):
     if Path(path).exists(): usage_error(f"{path!r} is there already; --update moves its limits", "BUDGETS")
     document, table = tomlkit.document(), tomlkit.table()
     table["model"] = model
-    table.add(tomlkit.comment('time = "<= 105 %"    # of the time at a git ref or in a result: check FILE --against REF'))
+    table.add(tomlkit.comment('time = "<= 105 %"    # of that at a git ref or in a result: check FILE --against REF'))
     where, _, name = model.rpartition(":")
     name = Path(where).stem if where.endswith(".py") else name                # a function is often called make
     document[re.sub(r"[^\w-]+", "_", name).strip("_") or "model"] = table
@@ -258,7 +258,8 @@ def _updated(document, verdicts):
         known = all(map(_is_figure, own))
         if not known or any(v.shown == "inconclusive" for v in own):
             name = " ".join(filter(None, (model, layer, figure)))
-            notice(f"{name} keeps its limit: {'it is inconclusive' if known else 'the figure is a lower bound or unknown'}")
+            why = "it is inconclusive" if known else "the figure is a lower bound or unknown"
+            notice(f"{name} keeps its limit: {why}")
             continue
         table = document[model]["layers"][layer] if layer else document[model]
         table[figure] = _limit_of(own)
