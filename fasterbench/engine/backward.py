@@ -125,13 +125,12 @@ def _run_asked(node, grads, wanted):
 
 def _run_node(node, grads):
     "Run a node; return a gradient for each of its edges."
-    if not isinstance(node, BackwardCFunction): outs = node(*grads)
-    else:
-        outs = node.apply(*_filled(node, grads))
-        outs = outs if isinstance(outs, tuple) else (outs,)
-        given = (out for out, asked in zip(outs, node.needs_input_grad) if asked)
-        outs = tuple(None if to is None else next(given) for to, _ in node.next_functions)
-    return outs if isinstance(outs, tuple) else (outs,)
+    written = isinstance(node, BackwardCFunction)
+    outs = node.apply(*_filled(node, grads)) if written else node(*grads)
+    outs = outs if isinstance(outs, tuple) else (outs,)
+    if not written: return outs
+    given = (out for out, asked in zip(outs, node.needs_input_grad) if asked)
+    return tuple(None if to is None else next(given) for to, _ in node.next_functions)
 
 def _can_take(tensor, grad):
     "Tell if a leaf can take its first gradient without a copy; the stride of an axis of length 1 means nothing."

@@ -444,8 +444,9 @@ def _of_another_device(trace, name):
     "Say that the named device has not as many units as that of the trace, in a list; empty where it has, or none says."
     own, units = trace.device_units, getattr(match_device(name).device, "units", 0)
     if not own or not units or own == units: return []
-    alike = f", as {' and '.join(_alike_devices(trace))} has" if _alike_devices(trace) else ""
-    return [f"{name} has {units} multiprocessors, and the device of the trace {own}{alike}: its roofs may be wrong"]
+    alike = " and ".join(_alike_devices(trace))
+    like = f", as {alike} has" if alike else ""
+    return [f"{name} has {units} multiprocessors, and the device of the trace {own}{like}: its roofs may be wrong"]
 
 def _datasheet_roofs(peaks, name, calls, trace):
     "Return the roofs of a device from its datasheet, for the dtype of most of the FLOPs, notes on them, and why none."

@@ -99,7 +99,6 @@ def _called_flex(self, q, k, v, score, blocks, scale, options, of_scores=(), of_
 
 _flex_module = sys.modules[_flex.__module__]
 
-
 def _unseen(run):
     "Return `run`, which looks at operators and computes nothing, so that its operators are not seen."
     def unseen(*args):

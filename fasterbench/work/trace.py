@@ -10,7 +10,6 @@ import gc, sys, types
 from collections import Counter
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-
 from threading import get_ident
 from typing import NamedTuple
 
@@ -592,8 +591,6 @@ def _after(self, op, args, kwargs, out):
     if not view: _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
     for t in written(op, args, kwargs): self.memory.remeasure(t)
     self.memory.lives.note(ran, visit, op)
-
-
 
 _as_they_are = {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor", "aten::clone"}
 
