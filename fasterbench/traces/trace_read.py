@@ -185,12 +185,12 @@ def _whole(found, ops, idle, peaks, n):
                        communication_s=sum(p.time_s for p in waits))
     return replace(_placed(row, found, peaks), share=1.0, shares=tuple(shares.items()))
 
-def _recorded_environment(found, device):
-    "Return what is said once for all rows."
+def _recorded_environment(found, device, n):
+    "Return what is said once for all rows, which are of `n` traces each."
     file = Path(found[0].source).name if len(found) == 1 else f"{len(found)} traces"
     about = dict(device_name=device, tool="torch.profiler", file=file, ranks=found[0].ranks, no_roofs=found[0].no_roofs,
                  hint=_how_to_read_graphs if _most_in_graphs(found) else "",
-                 earlier_s=max(r.earlier_s for r in found))
+                 earlier_s=sum(r.earlier_s for r in found) / n)
     return {k: v for k, v in about.items() if v}
 
 def _unknown_operators(found):
@@ -226,7 +226,7 @@ def _trace_result(found, by, peaks):
     if by in ("module", "operator"): points = ranked([*points, place(idle, peaks)])
     steps = [_placed(s, found, peaks) for r in found for s in r.steps]
     return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], idle, peaks, n), steps,
-                       environment=_recorded_environment(found, device), model=_root_name(found) + _how_many(found, by),
+                       environment=_recorded_environment(found, device, n), model=_root_name(found) + _how_many(found, by),
                        kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
                        breakdowns=_breakdowns(found), collectives=collectives_of(_transfers_by_rank(found)),
                        idle=_idle_times(found),

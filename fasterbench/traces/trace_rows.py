@@ -226,7 +226,7 @@ class Reduced:
     idle: Counter=field(default_factory=Counter) # Seconds in which the device ran nothing, by what came next, and cause
     memory: Memory|None=None    # What the allocator had given out; None: not recorded
     no_roofs: str=""            # Why there are none, and what gives some
-    earlier_s: float=0.0        # The beginning of the window, in which what was launched before the trace ran
+    earlier_s: float=0.0        # How long work that was launched before the trace ran before its own
 
 # %% ../../nbs/traces/trace_rows.ipynb #c31655b6
 two_devices = " and "      # Between the names of devices that differ
@@ -381,11 +381,11 @@ def reduced(
                    sent, idle_before(trace, found), recorded_memory(trace), no_roofs, _earlier_time(trace))
 
 def _earlier_time(trace):
-    "Return the time until the first kernel whose launch is in the trace, if others ran before it."
+    "Return how long the device was at work before the first kernel whose launch is in the trace."
     launched = {l.id for l in trace.launches}
-    first = min((a.start for a in trace.activities if a.id in launched), default=None)
-    if first is None or all(a.start >= first for a in trace.activities): return 0.0
-    return first - window(trace)[0]
+    first = min((a.start for a in trace.activities if a.id in launched), default=float("-inf"))
+    before = [a for a in trace.activities if a.start < first]
+    return min(first, max(a.end for a in before)) - min(a.start for a in before) if before else 0.0
 
 def _with_possible_copies(trace, peaks):
     "Return `trace` without sizes of copies that its device cannot have moved in their time."
