@@ -30,8 +30,8 @@ from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
-from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
-                                        no_values, quiet_meta)
+from .stand_ins import (fakes_cloned, fakes_in_lists, format_of, hot_as_with_data, NoResult, StandIns,
+                                        no_driver, no_values, quiet_meta)
 from .trace import Tracer, from_outside, plain_tensors, written
 from .values import Values, as_with_data
 
@@ -145,8 +145,7 @@ class FakeTracer(Tracer):
         out = self.place.values.run(op, args, kwargs)
         if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
             assume(_through_views)
-        if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
-            self.memory.lives.opaque = True                       # the library alone knows how large it is
+        if torch.is_grad_enabled() and _keeps_unseen(op, args, out): self.memory.lives.opaque = True
         if op_name(op).startswith(("c10d::", "_c10d_functional::")): self.memory.lives.opaque = True # gloo copies too
         return out
 
@@ -156,6 +155,11 @@ _through_views = "views are written in place, and the bytes of their backward ma
 def _is_part(t): return t._is_view() and t.requires_grad
 
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
+
+def _keeps_unseen(op, args, out):
+    "Tell if the size of what a call keeps is known to its library alone; cuDNN's batch norm keeps 0 B of planes."
+    if op is aten.cudnn_batch_norm.default: return args[5] and format_of(args[0]) is not torch.contiguous_format
+    return op in _with_workspace and not out[_with_workspace[op]].numel()
 
 def _as_for_held(op):
     "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
