@@ -14,16 +14,18 @@ from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
 
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
-                                      FakeTensor, TorchDispatchMode, _disabled_torch_dispatch_impl,
+                                      FakeTensor, TorchDispatchMode, _disable_current_modes,
+                                      _disabled_torch_dispatch_impl,
                                       is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
-from ..engine.backward import asked_of_node, backward_here, forget_unasked
-from ..engine.model_state import groups_of, sharded_class
+from ..engine.backward import asked_of_node, backward_here, forget_unasked, run_instead
+from ..engine.model_state import groups_of, node_hooks, sharded_class
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep
 from ..engine.uncompiled import fake_mode, uncompiled
@@ -213,17 +215,22 @@ _kernels = _Kernels()
 _choosing = SharedSwitch(lambda: False, _kernels.set, lambda: True)
 
 # %% ../../nbs/work/target.ipynb #dcf16c39
-def _hook_as(t, new):
-    "Let the gradient of `new` run the hooks that belong to that of `t`."
+def _hook_as(t, new, mode):
+    "Let the gradient of `new` run the hooks of that of `t`, those of the node included; return both nodes."
     if t._backward_hooks: new._backward_hooks = t._backward_hooks
     if t._post_accumulate_grad_hooks: new._post_accumulate_grad_hooks = t._post_accumulate_grad_hooks
+    with _disable_current_modes(): node = get_gradient_edge(t).node
+    with mode: here = get_gradient_edge(new).node
+    for register, hooks in zip((here.register_prehook, here.register_hook), node_hooks(node)):
+        for hook in hooks.values(): register(hook)
+    return node, here
 
 class _Elsewhere:
     "Where a run is counted: a device, and its tensors without data."
     def __init__(self, target, mode):
         # what the fake tensors claim: PyTorch has none of a type that it was built without
         self.target, self.mode, self.device = target, mode, torch.device("cpu" if target.type == "cpu" else stand_in)
-        self.values, self.memo = Values(), {}
+        self.values, self.memo, self.nodes = Values(), {}, {}    # nodes: that of a parameter -> that of its stand-in
 
     def fake(self, t):
         "Return a fake tensor in place of `t`, the same each time."
@@ -255,7 +262,7 @@ class _Elsewhere:
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
             new = nn.Parameter(new, t.requires_grad) if parameter else new.requires_grad_(t.requires_grad)
-            if parameter: _hook_as(t, new)
+            if parameter and t.requires_grad: self.nodes.update([_hook_as(t, new, self.mode)])
         if not isinstance(t, (FakeTensor, nn.Parameter)) and (known := self.values.of(t)) is not None:
             self.values.note(new, known)
         return new
@@ -477,8 +484,7 @@ def on_target(
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_shards(m, place) for m in modules), mode,
                         StandIns(place.device), as_with_data(), _shapes_apart(), *_as_on(place), quiet_meta(),
-                        fakes_cloned(),
-                        hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
+                        run_instead(place.nodes), fakes_cloned(), hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
