@@ -77,9 +77,9 @@ def module_row(
     **fields,          # Its time, and what else is known of it
 )->Row:
     "Return what a module does itself: the sum of its calls, with the bytes that cross its border."
-    same = dict(name=part.name, type=part.type, flops=part.flops, bytes_moved=part.bytes_moved, calls=part.calls,
-                contraction_flops=part.contraction_flops, dense_flops=part.dense_flops, eager_bytes=part.eager_bytes,
-                category=part.category, dtype=part.dtype, operator="")
+    same = dict(name=part.name, type=part.type, flops=part.flops, calls=part.calls, eager_bytes=part.eager_bytes,
+                contraction_flops=part.contraction_flops, dense_flops=part.dense_flops, category=part.category,
+                dtype=part.dtype, operator="")
     return summed((c.border for c in calls), **same | fields)
 
 # %% ../../nbs/analysis/rows.ipynb #38c361ea

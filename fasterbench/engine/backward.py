@@ -11,6 +11,7 @@ from collections import Counter
 from contextlib import contextmanager
 from functools import cache, partial
 from itertools import count
+from sys import getrefcount
 
 import torch
 from torch.autograd.function import BackwardCFunction, FunctionCtx
@@ -22,9 +23,9 @@ from .step import graph_nodes
 
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
-    """The node that runs in this thread, what it used, its backward and number, how many contexts are open, hooks, and
-    tensors that keep their gradients."""
-    node, task, backward, depth, tracer, asked = None, -1, None, 0, None, None
+    """The node that runs in this thread, what it used, its backward and number, how many contexts are open, hooks,
+    tensors that keep their gradients, and nodes in whose place others run."""
+    node, task, backward, depth, tracer, asked, instead = None, -1, None, 0, None, None, ()
     def __init__(self): self.used, self.hooks, self.keepers = [], {}, {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
@@ -230,11 +231,12 @@ class _Backward:
         if not self.left[node]: heapq.heappush(self.ready, (-node._sequence_nr(), next(self.order), node))
 
     def took(self, node, grads)->bool:
-        "Give a leaf its first gradient, or a copy where another node waits for it; tell if that was done."
+        "Give a leaf its first gradient, or a copy where something else holds it; tell if that was done."
         leaf, grad = getattr(node, "variable", None), grads[0] if grads else None
         if leaf is None or grad is None or not _can_take(leaf, grad): return False
-        awaited = any(grad is g for buffer in self.buffers.values() for g in buffer)
-        leaf.grad = grad.new_empty_strided(leaf.shape, leaf.stride()).copy_(grad) if awaited else grad.detach()
+        alone, = [object()]                                     # held as often as `grad` would be
+        held = getrefcount(grad) > getrefcount(alone) + 1
+        leaf.grad = grad.new_empty_strided(leaf.shape, leaf.stride()).copy_(grad) if held else grad.detach()
         for hook in list((leaf._post_accumulate_grad_hooks or {}).values()): hook(leaf)
         return True
 
@@ -299,11 +301,22 @@ def _set_number(ask): torch._C._current_graph_task_id = ask
 _number = SharedSwitch(lambda: torch._C._current_graph_task_id, _set_number, lambda: _task)
 
 def _will_run(node):
-    "Return whether the backward that runs in this thread runs a node."
+    "Return whether the backward that runs in this thread runs a node, or the one in its place."
+    if node in _running.instead: node = _running.instead[node]
     return _asking.before(node) if _running.backward is None else node in _running.backward.runs
 
 def _set_asking(ask): torch._C._will_engine_execute_node = ask
 _asking = SharedSwitch(lambda: torch._C._will_engine_execute_node, _set_asking, lambda: _will_run)
+
+@contextmanager
+def run_instead(
+    nodes, # Node of a parameter -> that of the tensor in its place
+):
+    "Tell hooks of this thread within the context that a node will run, where the one in its place will."
+    before, _running.instead = _running.instead, nodes
+    with _asking():
+        try: yield
+        finally: _running.instead = before
 
 class _Queue:
     "PyTorch's engine; what is to be called after a backward waits for the one of this thread."

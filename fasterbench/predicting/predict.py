@@ -163,6 +163,12 @@ def _no_such_generation(peaks):
     "Return what follows where none of the measurements is of the architecture; empty for others."
     return f", none of them on {peaks.environment['architecture']}" if generation_deviation(peaks) else ""
 
+def _sums_note(peaks):
+    "Return a line on what follows from what in a row."
+    held = " or ".join(l.name for l in peaks.memory[:-1])
+    rate = f"; bytes that {held} can hold move at its bandwidth" if held else ""
+    return f"FLOPs, bytes and limit of a row are sums over its operators{rate}."
+
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."
     if not program.time_s: return [f"Predicted for {name}, not measured: no operator runs, so the limit is 0 s."]
@@ -186,6 +192,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
         notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
         if words := _unmeasured_text(doubt): notes.append(f"never measured, with shares of the time: {words}")
+    if not fusion: notes.append(_sums_note(peaks))
     notes += missing_peaks(peaks, {p.dtype for p in rows if p.contraction_flops and p.dtype})
     if fusion: notes.append(f"compiled: {fusion}")
     return notes + ([peaks.environment["caveat"]] if peaks.environment.get("caveat") else [])
@@ -230,7 +237,7 @@ def _eager(run, calls):
     found = times(run.work)
     if run.even is not run.work:
         found = [t._replace(expected=max(t.expected, e.expected)) for t, e in zip(found, times(run.even))]
-    calls = _timed_calls(calls, found)
+    calls = [c._replace(border=c.row) for c in _timed_calls(calls, found)]         # a kernel moves all of its bytes
     return _Forecast(_module_rows(run, calls, False), [c.row for c in calls], _operator_rows(run, calls),
                      doubt=_doubt(run, calls, False))
 

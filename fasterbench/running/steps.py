@@ -221,7 +221,7 @@ def _without_data(run, forward, args, kwargs, backward):
         tracer.check_threads()
         if backward and any(t.requires_grad for t in tensors_of(out)):
             value = total_output(out)
-            with watching(tracer), tracer.section(step.earlier, "backward"): value.backward()
+            with watching(tracer), tracer.section(step.earlier, "backward", value.grad_fn): value.backward()
             counted.lasting = tracer.memory.numbers([p.grad for p in step.written() if p.grad is not None])
         work = counted.joined(tracer.calls, [c for c in tracer.calls if c.part != step.earlier])
         return replace(work, assumptions=tuple(assumed))

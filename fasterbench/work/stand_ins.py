@@ -107,7 +107,7 @@ def known_result(op, args, kwargs):
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
-def _format_of(x):
+def format_of(x):
     "Return the memory format of an image; of anything else that of rows."
     last = {4: torch.channels_last, 5: torch.channels_last_3d}.get(x.dim())
     of_pixels = last and x.is_contiguous(memory_format=last) and not x.is_contiguous()
@@ -116,7 +116,7 @@ def _format_of(x):
 def _laid_as(x, t, norm):
     "Return a tensor like `t` that lies as a kernel for `norm` of `x` writes it: a layer norm by rows, others as `x`."
     if "group" in norm.name() or t is None: return t
-    how = torch.contiguous_format if "layer" in norm.name() else _format_of(x)
+    how = torch.contiguous_format if "layer" in norm.name() else format_of(x)
     return torch.empty_like(x, dtype=t.dtype, memory_format=how)
 
 def _of_norm(norm, *args):
@@ -177,7 +177,7 @@ for _name in ("bartlett", "blackman", "hamming", "hann", "kaiser"):
 @_result_of(aten.roll.default)
 def _rolled(x, shifts, dims=()):
     "Return what a CPU makes: an image stays one, unless all of it is rolled as a row."
-    return torch.empty_like(x, memory_format=_format_of(x)) if x.device.type == "cpu" and dims else None
+    return torch.empty_like(x, memory_format=format_of(x)) if x.device.type == "cpu" and dims else None
 
 # %% ../../nbs/work/stand_ins.ipynb #dtypes02
 _of_one_dtype = {}     # operator -> places of the arguments that have to be of one dtype

@@ -6,32 +6,35 @@
 __all__ = ['Target', 'on_target']
 
 # %% ../../nbs/work/target.ipynb #646dbf3a
-import copy, re, sys, threading, warnings
+import copy, re, sys, threading, warnings, weakref
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from types import SimpleNamespace
+from typing import NamedTuple
 
 import torch
 from torch import nn
+from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
 
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
-                                      FakeTensor, TorchDispatchMode, _disabled_torch_dispatch_impl,
+                                      FakeTensor, TorchDispatchMode, _disable_current_modes,
+                                      _disabled_torch_dispatch_impl, _get_sequence_nr,
                                       is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
-from ..engine.backward import asked_of_node, backward_here, forget_unasked
-from ..engine.model_state import groups_of, sharded_class
+from ..engine.backward import asked_of_node, backward_here, forget_unasked, run_instead, running_node
+from ..engine.model_state import groups_of, node_hooks, sharded_class
 from ..engine.process import SharedSwitch
-from ..engine.step import TrainingStep
+from ..engine.step import TrainingStep, graph_nodes
 from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
-from .stand_ins import (fakes_cloned, fakes_in_lists, hot_as_with_data, NoResult, StandIns, no_driver,
-                                        no_values, quiet_meta)
+from .stand_ins import (fakes_cloned, fakes_in_lists, format_of, hot_as_with_data, NoResult, StandIns,
+                                        no_driver, no_values, quiet_meta)
 from .trace import Tracer, from_outside, plain_tensors, written
 from .values import Values, as_with_data
 
@@ -107,6 +110,70 @@ def _recurrent(mode, target, x, hidden, weights, biased, layers, dropout, train,
 library_choices = {aten.scaled_dot_product_attention.default: _attention}
 library_choices |= {getattr(aten, name).input: partial(_recurrent, mode) for name, mode in _modes.items()}
 
+# %% ../../nbs/work/target.ipynb #v1ew5e03
+class _Shown(NamedTuple):
+    "A view of a tensor, and the nodes that it has."
+    made: list       # Weak references to its tensors, one for each operator
+    first: int       # Number of its first node; the others follow
+    of: tuple        # Size, stride and offset of what it shows
+    lies: tuple      # Its own
+    grad: list       # Its gradient, while its nodes run
+
+    @property
+    def numbers(self)->range: return range(self.first, self.first + len(self.made))
+
+def _base_shown(op, args, out):
+    "Return what an operator shows a view of, if that view has a node; else `None`."
+    if not args or not is_view(op) or op is aten.detach.default or type(out) is not FakeTensor: return None
+    x = args[0]
+    return x if type(x) is FakeTensor and x.requires_grad and out.dtype == x.dtype else None
+
+def _geometry(t): return t.shape, t.stride(), t.storage_offset()
+
+class ShownAgain:
+    "Views that PyTorch has made again for its graph, as what they show was written."
+    def __init__(self): self.latest, self.found, self.numbers = None, [], set()
+
+    def before(self, op, args):
+        "Take the latest view for one made again, where nothing uses it but the graph; a view of it goes on with it."
+        if self.numbers and (node := running_node()) is not None and node._sequence_nr() in self.numbers:
+            assume(_by_operators)
+        if self.latest is None or is_view(op) and args and args[0] is self.latest.made[-1](): return
+        if self.latest.made[-1]() is None:
+            self.found.append(self.latest)
+            self.numbers.update(self.latest.numbers)
+        self.latest = None
+
+    def after(self, op, args, out):
+        if (x := _base_shown(op, args, out)) is None: return
+        shown = self.latest or _Shown([], _get_sequence_nr() - 1, _geometry(x), (), [])
+        self.latest = shown._replace(made=[*shown.made, weakref.ref(out)], lies=_geometry(out))
+
+    def laid_by_strides(self, graph, tracer):
+        "Let nodes of a graph that made views again lay their gradients out by strides."
+        nodes = {n._sequence_nr(): n for n in graph_nodes(graph)} if self.found else {}
+        for shown in self.found:
+            chain = [nodes.get(number) for number in shown.numbers]
+            if None in chain: continue                                                # nothing depends on it
+            self.numbers.difference_update(shown.numbers)
+            chain[-1].register_prehook(partial(_run_unrecorded, shown, tracer))
+            chain[0].register_hook(partial(_by_strides, shown, tracer))
+
+# where a model runs a backward of its own
+_by_operators = "views are written in place, and the bytes of their backward may be above or below those with data"
+
+def _run_unrecorded(shown, tracer, grads): shown.grad[:], tracer.looks = grads, False
+
+def _by_strides(shown, tracer, *given):
+    "Return the gradient of what a view shows, as the one node makes it that PyTorch gives the view with data."
+    grad, (size, stride, offset) = shown.grad.pop(), shown.of
+    with torch.enable_grad():
+        whole = grad.new_empty_strided(size, stride).requires_grad_()
+        node = whole.as_strided(*shown.lies[:2], shown.lies[2] - offset).grad_fn
+    del whole
+    tracer.looks = True
+    return node(grad),
+
 # %% ../../nbs/work/target.ipynb #9573d61d
 def with_held(place, run, op, args, kwargs):
     "Run an operator; tensors with data, which code of the model holds, are brought to where it is counted."
@@ -131,31 +198,35 @@ class FakeTracer(Tracer):
     "A `Tracer` for tensors without data; some have values that are known."
     def __init__(self, place, *args, **kwargs):
         super().__init__(*args, **kwargs)
-        self.place = place
+        self.place, self.views = place, ShownAgain()
 
     def there(self, t): return self.place.brought(t)
 
     def see(self, op, args, kwargs):
         for t in tensors_in((args, kwargs)): self.place.values.recall(t)
-        return with_held(self.place, super().see, op, args, kwargs)
+        self.views.before(op, args)
+        out = with_held(self.place, super().see, op, args, kwargs)
+        if torch.is_grad_enabled(): self.views.after(op, args, out)
+        return out
+
+    def section(self, part, phase, graph=None):
+        if graph is not None: self.views.laid_by_strides(graph, self)
+        return super().section(part, phase, graph)
 
     def unrecorded(self): return _Unrecorded(self.place)
 
     def run(self, op, args, kwargs):
         out = self.place.values.run(op, args, kwargs)
-        if torch.is_grad_enabled() and any(map(_is_part, written(op, args, kwargs))):
-            assume(_through_views)
-        if op in _with_workspace and torch.is_grad_enabled() and not out[_with_workspace[op]].numel():
-            self.memory.lives.opaque = True                       # the library alone knows how large it is
+        if torch.is_grad_enabled() and _keeps_unseen(op, args, out): self.memory.lives.opaque = True
         if op_name(op).startswith(("c10d::", "_c10d_functional::")): self.memory.lives.opaque = True # gloo copies too
         return out
 
-# PyTorch's backward of a view that was written lays a gradient out by strides; without data it retraces the view
-_through_views = "views are written in place, and the bytes of their backward may be above or below those with data"
-
-def _is_part(t): return t._is_view() and t.requires_grad
-
 _with_workspace = {aten._cudnn_rnn.default: 3, aten.mkldnn_rnn_layer.default: 3}     # place in what they return
+
+def _keeps_unseen(op, args, out):
+    "Tell if the size of what a call keeps is known to its library alone; cuDNN's batch norm keeps 0 B of planes."
+    if op is aten.cudnn_batch_norm.default: return args[5] and format_of(args[0]) is not torch.contiguous_format
+    return op in _with_workspace and not out[_with_workspace[op]].numel()
 
 def _as_for_held(op):
     "Return the mode for an operator on a tensor with data: PyTorch gives a view the version of what it shows."
@@ -209,17 +280,22 @@ _kernels = _Kernels()
 _choosing = SharedSwitch(lambda: False, _kernels.set, lambda: True)
 
 # %% ../../nbs/work/target.ipynb #dcf16c39
-def _hook_as(t, new):
-    "Let the gradient of `new` run the hooks that belong to that of `t`."
+def _hook_as(t, new, mode):
+    "Let the gradient of `new` run the hooks of that of `t`, those of the node included; return both nodes."
     if t._backward_hooks: new._backward_hooks = t._backward_hooks
     if t._post_accumulate_grad_hooks: new._post_accumulate_grad_hooks = t._post_accumulate_grad_hooks
+    with _disable_current_modes(): node = get_gradient_edge(t).node
+    with mode: here = get_gradient_edge(new).node
+    for register, hooks in zip((here.register_prehook, here.register_hook), node_hooks(node)):
+        for hook in hooks.values(): register(hook)
+    return node, here
 
 class _Elsewhere:
     "Where a run is counted: a device, and its tensors without data."
     def __init__(self, target, mode):
         # what the fake tensors claim: PyTorch has none of a type that it was built without
         self.target, self.mode, self.device = target, mode, torch.device("cpu" if target.type == "cpu" else stand_in)
-        self.values, self.memo = Values(), {}
+        self.values, self.memo, self.nodes = Values(), {}, {}    # nodes: that of a parameter -> that of its stand-in
 
     def fake(self, t):
         "Return a fake tensor in place of `t`, the same each time."
@@ -251,7 +327,7 @@ class _Elsewhere:
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
             new = nn.Parameter(new, t.requires_grad) if parameter else new.requires_grad_(t.requires_grad)
-            if parameter: _hook_as(t, new)
+            if parameter and t.requires_grad: self.nodes.update([_hook_as(t, new, self.mode)])
         if not isinstance(t, (FakeTensor, nn.Parameter)) and (known := self.values.of(t)) is not None:
             self.values.note(new, known)
         return new
@@ -473,8 +549,8 @@ def on_target(
         del tensors
         for context in (warnings.catch_warnings(), *(_fake_shards(m, place) for m in modules), mode,
                         StandIns(place.device), as_with_data(), _shapes_apart(), *_as_on(place), quiet_meta(),
-                        fakes_cloned(),
-                        hot_as_with_data(), fakes_in_lists(), _autocast(place.device.type, cast)):
+                        run_instead(place.nodes), fakes_cloned(), hot_as_with_data(), fakes_in_lists(),
+                        _autocast(place.device.type, cast)):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise
