@@ -145,13 +145,17 @@ def _ratios(pairs):
     layers = pairs[0][0].keys() & pairs[0][1].keys()
     times = {layer: [(now[layer]["time"], before[layer]["time"]) for now, before in pairs] for layer in layers}
     timed = {layer: pairs for layer, pairs in times.items() if all(map(all, pairs))}
-    return {layer: dict(time=statistics.median(a / b for a, b in pairs)) for layer, pairs in timed.items()}
+    def middle(values): return statistics.median(values)
+    return {layer: dict(time=middle(a / b for a, b in pairs), after=middle(a for a, _ in pairs),
+                        before=middle(b for _, b in pairs)) for layer, pairs in timed.items()}
 
 def ratios_of_rounds(
     rounds:list[list[tuple[dict, dict]]], # Pairs of what `round_figures` gave of this version and of the other, in turn
 )->dict[str, dict[str, Found]]:
     "Return the time of each layer over that of the same layer before, round by round."
-    return figures_of_rounds(list(map(_ratios, rounds)))
+    found = figures_of_rounds(list(map(_ratios, rounds)))
+    return {layer: dict(time=replace(f["time"], before=f["before"].value, after=f["after"].value))
+            for layer, f in found.items()}
 
 # %% ../../nbs/checking/budget_figures.ipynb #31e0ac41
 one_draw = 1.91 # Interquartile ranges to either side of the median: 99 of 100 samples of a normal distribution
@@ -193,5 +197,6 @@ def over_saved(
         spread = spread_of([r[layer]["time"] for r in rounds])
         apart = 1 + math.hypot(errors[layer], one_draw * spread, changed - 1)
         interval = time.interval[0] / base / apart, time.interval[1] / base * apart
-        found[layer] = dict(time=Found(time.value / base, interval, samples=time.samples, apart=apart, **more))
+        found[layer] = dict(time=Found(time.value / base, interval, samples=time.samples, apart=apart, before=base,
+                                       after=time.value, **more))
     return found

@@ -239,6 +239,17 @@ class Found:
     baseline: str=""                    # The saved result whose times the value is a ratio to
     load: str=""                        # What disturbed both sides alike, in words
     apart: float=1.0                    # By which factor unchanged code may differ from it, however many the rounds
+    before: float|None=None             # At the baseline: the time, s, or what was counted; None: not known
+    after: float|None=None              # The time now, s; None: what was counted is `value`
+
+    @property
+    def change(self)->tuple[float, float]|None:
+        "Before and after, in the base unit; `None` without a baseline."
+        return None if self.before is None else (self.before, self.value if self.after is None else self.after)
+    @property
+    def grew(self)->bool:
+        "True if more was found than at the baseline: of a time, by its whole interval."
+        return self.before is not None and (self.value > self.before if self.after is None else self.interval[0] > 1)
 
 @dataclass(frozen=True)
 class Verdict:
@@ -248,20 +259,49 @@ class Verdict:
     layer: str = ""  # The layer that matched; "": the whole model
     result: str = "" # "kept", "broken" or "cannot say"
     why: str = ""    # Where it is inconclusive: what would decide it
+    grown: tuple = () # (layer, before, after) of the parts that grew most; "" is what is in no layer
 
     @property
     def shown(self)->str:
         "The result in tables and on pages."
         return "inconclusive" if self.result == "cannot say" else self.result
 
+# %% ../../nbs/checking/budgets.ipynb #7f5838a3
+_added = "time", "flops", "contraction_flops", "bytes"      # Figures of a module that are the sums of its parts
+
+def _modules_around(name):
+    "Yield the paths of the modules around a row, innermost first; last the model."
+    while name and not name.startswith("("):
+        name = name.rpartition(".")[0]
+        yield name
+    yield ""
+
+def grown_parts(
+    found:Mapping, # Layer -> figure -> `Found`
+    key:str,       # The figure
+    inside:str="", # The layer that grew; "": the whole model
+)->tuple:
+    "Return (layer, before, after) of the three parts of a layer that grew most; \"\" is what is in no layer of it."
+    of = {n: f[key] for n, f in found.items() if key in f and f[key].before is not None}
+    if key not in _added or len(of) < 2 or not (of.get(inside) and of[inside].grew): return ()
+    own = {n: list(f.change) for n, f in of.items()}
+    for n in filter(None, of):
+        around = own[next(m for m in _modules_around(n) if m in own)]
+        for i, amount in enumerate(of[n].change): around[i] -= amount
+    least = 0.1 * (of[inside].change[1] - of[inside].change[0])
+    parts = [(own[n][1] - own[n][0], n) for n in of if n == inside or inside in _modules_around(n) and of[n].grew]
+    most = [n for grew, n in sorted(parts, reverse=True) if grew > least][:3]
+    return tuple((n, *of[n].change) if n != inside else ("", *own[n]) for n in most)
+
 # %% ../../nbs/checking/budgets.ipynb #6a6501d3
 def judge(
     budget:Budget,
     found:Found,
     layer:str="", # The layer that the figure is of
+    grown=(),     # What of it grew, as `grown_parts` says
 )->Verdict:
     "Return whether `found` keeps its budget."
-    def verdict(result, why=""): return Verdict(budget, found, layer, result, why)
+    def verdict(result, why=""): return Verdict(budget, found, layer, result, why, grown)
     if found.value is None: return verdict("cannot say", "the figure is unknown")
     if found.at_least:
         if budget.comparison == "<=" and not budget.within(found.value): return verdict("broken")

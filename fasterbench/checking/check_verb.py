@@ -17,12 +17,13 @@ from typing import Annotated, Optional
 import typer
 from fastcore.basics import groupby
 
-from .budgets import (Budget, BudgetError, Found, Verdict, figures, in_looks, judge, matching,
+from .budgets import (Budget, BudgetError, Found, Verdict, figures, grown_parts, in_looks,
+                                          judge, matching,
                                           parse_limit,
                                           read_budgets, shortest, too_near)
 from .verdict_view import Verdicts, verdict_junit
-from .versions import (SideError, checked_out, commit_of, in_turn, model_of_settings, rounds_of,
-                                           side, subject_of)
+from .versions import (SideError, checked_out, commit_of, counts_of, in_turn,
+                                           model_of_settings, rounds_of, side, subject_of)
 from ..cli.app import (Quiet, app, check_writable, examples, notice, option, output, printed, switch,
                                  usage_error, whole, write)
 from ..core.progress import progress_bar
@@ -53,11 +54,6 @@ def _of_the_file(settings):
         raise BudgetError(f"{settings['model']} ended the process (SystemExit: {error.code})") from error
     except Exception as error:
         raise BudgetError(f"{settings['model']} raised {type(error).__name__}: {error}") from error
-
-def _counted_budget_figures(settings, model, sample):
-    from fasterbench.checking.budget_figures import counted_figures
-    from fasterbench.work.count import count_work
-    return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model)
 
 def _roofs_of_now(device, dtype):
     "Return the roofs: cached ones of the last ten minutes, else measured again."
@@ -159,6 +155,14 @@ def _against_ref(settings, ref):
                 return {layer: {k: replace(f, load=load) for k, f in of.items()} for layer, of in found.items()}
             yield lambda k: in_turn(now, before, k % 2), reduced
 
+def _with_counts_before(found, settings, ref):
+    "Return counted figures with those at `ref`; as they are where that version does not run."
+    try:
+        with checked_out(ref) as folder, side(folder, settings) as before: counts = before("count")
+    except SideError: return found
+    return {layer: {k: replace(f, before=counts.get(layer, {}).get(k)) for k, f in own.items()}
+            for layer, own in found.items()}
+
 # %% ../../nbs/checking/check_verb.ipynb #810558ac
 def _merged_figures(*founds):
     merged = {}
@@ -173,7 +177,7 @@ def _verdicts(budgets, found, why={}):
             yield Verdict(b, Found(None), b.layer, "cannot say", why[b.figure.kind])
             continue
         for layer in matching(b.layer, [n for n in found if n]) if b.layer else [""]:
-            yield judge(b, found[layer].get(b.figure.key, Found(None)), layer)
+            yield judge(b, found[layer].get(b.figure.key, Found(None)), layer, grown_parts(found, b.figure.key, layer))
 
 def _measured_rounds(rounds_and_figures, budgets, asked, tick, quiet):
     "Return the figures of as many rounds as these budgets take; without a bar, a log gets a line for ten, or in 15 s."
@@ -207,7 +211,12 @@ def _found(settings, budgets, against, rounds, progress, about):
     with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
         found = {}
         if "counted" in kinds or alone: model, sample = model_of_settings(settings)
-        if "counted" in kinds: found = _merged_figures(found, _counted_budget_figures(settings, model, sample))
+        if "counted" in kinds:
+            found = counts_of(settings, model, sample)
+            def broken(): return Verdicts(list(_verdicts(of("counted"), found))).broken
+            if broken() and against and not against.endswith(".json"):
+                found = _with_counts_before(found, settings, against)
+            if broken() and len(kinds) > 1: notice(broken()[0])         # what follows is timed, and may not end
         if alone:
             own = _measured_rounds(_side_alone(settings, model, sample, alone, about), of(*alone), asked, tick, quiet)
             found = _merged_figures(found, own)

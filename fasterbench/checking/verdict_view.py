@@ -58,10 +58,29 @@ def _over_limit(v):
     "Say a figure and its limit, far apart with one prefix: `3.76 GFLOP, 3.9 × the limit of 0.974 GFLOP`."
     b, value, least = v.budget, v.found.value, "≥ " if v.found.at_least else ""
     unit, ratio = b.figure.unit, value / b.limit if b.limit else 1.0
+    if v.found.change: return _change_text(v) + _grown_text(v)
     if unit == "%" or abs(ratio - 1) < 0.05: return f"{least}{decisive(value, b)}, the limit is {b.text.lstrip('<>= ')}"
     scale, ending = scale_of(value, unit), re.sub(r"^[\d.]+", "", format_si(value, unit))
     found, limit = (f"{written_out(x / scale)}{ending}" for x in (value, b.limit))
     return f"{least}{found}, {written_out(ratio, 2)} × the limit of {limit}"
+
+def _change(before, after, unit):
+    "Write a change with one unit: `26 → 29.2 ms`."
+    scale, ending = scale_of(max(before, after), unit), re.sub(r"^[\d.]+", "", format_si(max(before, after), unit))
+    return " → ".join(written_out(x / scale) for x in (before, after)) + ending
+
+def _unit_of(v): return "s" if v.budget.figure.kind == "seconds" else v.budget.figure.unit
+
+def _change_text(v):
+    "Say a figure before and after, and its limit: `26 → 29.2 ms (112.31 %), the limit is 105 %`."
+    ratio = f" ({decisive(v.found.value, v.budget)})" * (v.budget.figure.kind == "seconds")
+    return f"{_change(*v.found.change, _unit_of(v))}{ratio}, the limit is {v.budget.text.lstrip('<>= ')}"
+
+def _grown_text(v):
+    "Name the layers that grew most, each before and after."
+    own = "itself" if v.layer else "in no layer"
+    parts = [f"{name or own} {_change(before, after, _unit_of(v))}" for name, before, after in v.grown]
+    return f" (most in {', '.join(parts)})" if parts else ""
 
 def _spans(verdicts):
     "Return the share of its limit that each verdict uses, and the ends of its interval, by index; none where unknown."
@@ -136,12 +155,22 @@ class Verdicts(View):
         model = v.budget.model if len(self.models) > 1 else ""
         return " ".join(filter(None, (model, v.layer, v.budget.figure.name, v.budget.text if limit else "")))
 
+    def _first(self, word, verdicts):
+        "Return a line on the first of these verdicts, and what was found; none without any."
+        said = [f"{self._name(v, False)} {_over_limit(v)}" for v in verdicts]
+        more = [f"{len(said) - 3} more"] * (len(said) > 3)
+        return [f"{word}: " + "; ".join(said[:3] + more)] if said else []
+
     @property
     def broken(self)->list[str]:
         "A line on the first budgets that are broken, and what was found."
-        said = [f"{self._name(v, False)} {_over_limit(v)}" for v in self.verdicts if v.result == "broken"]
-        more = [f"{len(said) - 3} more"] * (len(said) > 3)
-        return ["broken: " + "; ".join(said[:3] + more)] if said else []
+        return self._first("broken", [v for v in self.verdicts if v.result == "broken"])
+
+    @property
+    def slower(self)->list[str]:
+        "A line on times that no budget breaks, and that are longer than at the baseline by their whole interval."
+        timed = [v for v in self.verdicts if v.budget.figure.kind == "seconds" and v.result != "broken"]
+        return self._first("slower", [v for v in timed if v.found.grew and not v.found.baseline_doubt])
 
     @property
     def undecided(self)->list[str]:
@@ -158,8 +187,8 @@ class Verdicts(View):
 
     @property
     def answers(self)->list[str]:
-        "How many budgets are kept; which are broken; why the first others are inconclusive."
-        return [self.told, *self.broken, *self.undecided[:2]]
+        "How many budgets are kept; which are broken, which times longer; why the first others are inconclusive."
+        return [self.told, *self.broken, *self.slower, *self.undecided[:2]]
 
     def _table(self):
         rows = list(map(verdict_row, self.verdicts))
@@ -186,7 +215,9 @@ class Verdicts(View):
         rows = [dict(model=v.budget.model, layer=v.layer, pattern=v.budget.layer, figure=v.budget.figure.name,
                      kind=v.budget.figure.kind, unit=unit(v.budget.figure), comparison=v.budget.comparison,
                      limit=v.budget.limit, found=v.found.value, interval=v.found.interval, at_least=v.found.at_least,
-                     samples=v.found.samples, verdict=v.shown, why=v.why) for v in self.verdicts]
+                     samples=v.found.samples, verdict=v.shown, why=v.why, change=v.found.change,
+                     change_unit=_unit_of(v), grown=[dict(layer=name, change=change) for name, *change in v.grown])
+                for v in self.verdicts]
         return dict(schema="fasterbench.budgets", version=1, answers=self.answers, machines=self.machines,
                     verdicts=rows, caveats=self.caveats)
 
@@ -209,7 +240,7 @@ def verdict_junit(verdicts:list[Verdict])->str:
         text = f"budget {row[3]}, found {row[4]}" + (f" ({row[5]})" if row[5] else "")
         if v.result != "kept":
             tree.SubElement(case, "failure" if v.result == "broken" else "skipped",
-                            message=f"{text}; {v.why}" if v.why else text)
+                            message="; ".join(filter(None, [text, v.found.change and _over_limit(v), v.why])))
     for e in suite.iter(): e.attrib.update({key: _xml_text(value) for key, value in e.attrib.items()})
     tree.indent(suite)
     return tree.tostring(suite, encoding="unicode", xml_declaration=True)

@@ -22,6 +22,12 @@ def model_of_settings(settings:dict)->tuple:
     return load_model(settings["model"], shape, settings.get("batch"),
                       getattr(torch, settings["dtype"]) if "dtype" in settings else None)
 
+def counts_of(settings:dict, model, sample)->dict:
+    "Return the counted figures of a model per layer, as `counted_figures` has them."
+    from fasterbench.checking.budget_figures import counted_figures
+    from fasterbench.work.count import count_work
+    return counted_figures(count_work(model, sample, backward=settings.get("backward", False)), model)
+
 def rounds_of(settings:dict, peaks=None, for_ratios=False):
     "Return a function that measures one round of the model that the settings name; without `peaks`, of times alone."
     from fasterbench.checking.budget_figures import Rounds
@@ -46,15 +52,18 @@ def in_turn(now, before, first)->list[tuple[dict, dict]]:
     return pairs
 
 # %% ../../nbs/checking/versions.ipynb #f354bc6d
+def _line_of(figures):
+    "Return what `figures()` gives, or the error that it raises, as a line of JSON."
+    try: return json.dumps(dict(round=figures()))
+    except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
+
 class _Measured:
     "Figures of the model that the settings name, as lines of JSON; it is loaded when it is asked for the first time."
     def __init__(self, settings): self.settings, self.rounds = settings, None
-    def line(self):
-        try:
-            if self.rounds is None:
-                self.rounds = rounds_of(self.settings, for_ratios=True)
-            return json.dumps(dict(round=self.rounds()))
-        except Exception as error: return json.dumps(dict(error=f"{type(error).__name__}: {error}"))
+    def round(self):
+        if self.rounds is None: self.rounds = rounds_of(self.settings, for_ratios=True)
+        return self.rounds()
+    def line(self): return _line_of(self.round)
     def end(self): pass
 
 class _Child(_Measured):
@@ -98,7 +107,13 @@ def answer():
     warnings.filterwarnings("ignore", ".* comes without a sample")          # each of many rounds would say it
     _imports(settings)
     forks, measured = settings.get("device", "cpu") == "cpu" and hasattr(os, "fork"), None
+    def counts():
+        found = counts_of(settings, *model_of_settings(settings))
+        return {layer: {k: f.value for k, f in own.items()} for layer, own in found.items()}
     for request in sys.stdin:
+        if request.strip() == "count":
+            print(_line_of(counts), file=out, flush=True)
+            continue
         if measured is None or forks and request.strip() == "round":
             if measured: measured.end()
             measured = (_Child if forks else _Measured)(settings)
@@ -121,7 +136,7 @@ def side(
 ):
     """Start the version in `folder` for a while. Gives a function that measures it, or raises `SideError`.
 
-    It takes "round", for a process of its own, or "again", for the process of the last call."""
+    It takes "round", for a process of its own, "again", for that of the last call, or "count", for counted figures."""
     path = os.pathsep.join(filter(None, [str(folder), os.environ.get("PYTHONPATH"),
                                          str(Path(fasterbench.__file__).resolve().parents[1])]))
     process = subprocess.Popen([sys.executable, "-c", "from fasterbench.checking.versions import answer; answer()"],

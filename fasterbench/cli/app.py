@@ -241,26 +241,16 @@ def free_name(name:str)->tuple[str, str]:
     return free, f"; {path} already exists"
 
 # %% ../../nbs/cli/app.ipynb #0c744ff9
-def _names_near(text):
-    "Return the names of the table that are nearest to `text`, if any is near, and how all are listed."
-    from difflib import get_close_matches
-    from fasterbench.roofs.datasheet import devices
-    def product(name): return name.lower().removeprefix("nvidia ").removeprefix("amd ").removeprefix("geforce ")
-    known = {product(d): d for d in devices()}
-    near = [known[k] for k in get_close_matches(product(text), known, 3, 0.5)]
-    nearest = f"the nearest names are {', '.join(near)}; " if near else ""
-    return nearest + "`fasterbench peaks --devices` lists all"
-
 def given_peaks(text):
     "Return the roofs in a file that `fasterbench peaks --json` wrote, or those of a device of the datasheet table."
-    from fasterbench.roofs.datasheet import datasheet_peaks
+    from fasterbench.roofs.datasheet import datasheet_peaks, names_near
     from fasterbench.roofs.hardware import HardwarePeaks
     if text is None: return None
     if not Path(text).exists():
         found = datasheet_peaks(text)
         if found is not None: return found
         usage_error(f"there is no file {text!r}, and no device of that name in the datasheet table; "
-                    + _names_near(text), "--peaks")
+                    + names_near(text), "--peaks")
     try: return HardwarePeaks.from_json(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise typer.BadParameter(f"cannot read peaks from {text!r}: {error}", param_hint="--peaks") from None
@@ -270,9 +260,7 @@ def target_device(text):
     from fasterbench.roofs.datasheet import as_peaks
     try: as_peaks(text)
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        said, unknown, _ = str(error).removeprefix("on=").partition(" is not in the table")
-        more = f"{unknown}; {_names_near(text)}; a file of `fasterbench peaks --json` describes others"
-        raise typer.BadParameter(said + more * bool(unknown), param_hint="'--on'") from None
+        raise typer.BadParameter(str(error).removeprefix("on="), param_hint="'--on'") from None
     return text
 
 # %% ../../nbs/cli/app.ipynb #6ec32f37

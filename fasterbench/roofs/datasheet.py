@@ -4,12 +4,12 @@
 
 # %% auto #0
 __all__ = ['Promise', 'Device', 'devices', 'Match', 'match_device', 'datasheet', 'datasheet_peaks', 'at_printed_clock',
-           'names_device', 'as_peaks', 'fractions']
+           'names_device', 'as_peaks', 'names_near', 'fractions']
 
 # %% ../../nbs/roofs/datasheet.ipynb #094c0ffb
 import json, math, re
 from dataclasses import replace
-from difflib import get_close_matches
+from difflib import SequenceMatcher
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -239,11 +239,21 @@ def as_peaks(
     listed = dtype is not None and any(c.dtype == dtype_name(dtype) and not c.unit for c in peaks.ceilings)
     return datasheet_peaks(str(on), dtype) if listed else peaks
 
+def names_near(
+    text:str, # What somebody called a device
+)->str:
+    "Say which names of the table are nearest to `text`, word by word, if any is near, and how all are listed."
+    given = _words(text) - _lines
+    def nearness(name):
+        own = _words(name) - _lines
+        return sum(max(SequenceMatcher(None, a, b).ratio() for b in own) for a in given) / max(len(given), 1)
+    near = [name for name in sorted(devices(), key=nearness, reverse=True)[:3] if nearness(name) > 0.6]
+    nearest = f"the nearest names are {', '.join(near)}; " if near else ""
+    return f"{nearest}`fasterbench peaks --devices` lists all"
+
 def _unknown_device(name, caveat):
-    near = get_close_matches(name, devices(), 3, 0.4) if "not in the table" in caveat else ()
-    nearest = f"; the nearest names are {', '.join(near)}" if near else ""
-    return (f"on={caveat}{nearest}; "
-            "peaks that were measured (fasterbench peaks --json) or HardwarePeaks(...) describe others")
+    near = f"; {names_near(name)}" if "not in the table" in caveat else ""
+    return f"on={caveat}{near}; a file of `fasterbench peaks --json` describes others"
 
 # %% ../../nbs/roofs/datasheet.ipynb #1859b81d
 def listed_device(peaks:HardwarePeaks)->Device|None:

@@ -96,8 +96,8 @@ class RooflinePoint(Row):
         "True for a prediction without an expected time: its kernels were never measured."
         return self.uncertain and self.source == "predicted"
     @property
-    def latency(self)->bool:
-        "True if the row is so far below its roof that it is called latency-bound."
+    def low_utilization(self)->bool:
+        "True if the row is far below both roofs: neither compute nor memory explains its time."
         bounded = self.bound in ("compute", "pointwise", "memory") and self.utilization_pct is not None
         return bounded and self.utilization_pct < 100 * far_below
     @property

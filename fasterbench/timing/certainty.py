@@ -19,7 +19,7 @@ run_spread, rows_apart = 0.1, 0.03      # Of the runs; of the sum of the rows fr
 roof_spread, roof_drift = 0.2, 0.1      # Of a roof, from which on it is said
 again_spread, again_drift = 0.5, 0.25   # Of a roof, from which on it is measured again
 above_roof = 0.05                       # A row is above its roof from 105 % on, times 1 + spread
-far_below = 0.1                         # Of its roof, below which a row is latency-bound
+far_below = 0.1                         # Of its roof, below which a row has low utilization
 
 # %% ../../nbs/timing/certainty.ipynb #ce08rt00
 def quartiles(samples:Sequence[float])->tuple[float, float, float]:

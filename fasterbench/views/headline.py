@@ -192,7 +192,7 @@ def _in_unit_of(total):
 
 class Term(NamedTuple):
     "A part of the end to end time."
-    kind: str      # A bound; "above", "unknown", "apart", "waiting", "outside"
+    kind: str      # A bound; "above", "unknown", "apart", "waiting", "outside", "difference"
     label: str     # In words
     seconds: float # Negative if the parts before it exceed the total
 
@@ -206,7 +206,7 @@ def terms(
 )->list[Term]:
     "Return the parts of the time in the order in which they are told; they sum to the whole."
     outside = [("outside", "between layers", d.outside_s),
-               ("outside", "difference of rows and total", d.difference_s)]
+               ("difference", "difference of rows and total", d.difference_s)]
     above = ("lost below the roof" if d.above_s >= 0 else "in rows faster than their roofs" if d.has_rows_above
              else "in rows at their roofs")
     parts = [*((kind, kind, s) for kind, s in d.needed), ("above", above, d.above_s),

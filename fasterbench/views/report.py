@@ -96,7 +96,7 @@ def _report_columns(result):
     known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
-    far = ("latency",) if any(p.latency for p in result.points) else ()
+    far = ("low_utilization",) if any(p.low_utilization for p in result.points) else ()
     if any(p.interval_s for p in result.points):
         known["time_s"], doubt = known["time_s"]._replace(title="expected"), ("interval_low_s", "interval_high_s")
     shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt, *far}

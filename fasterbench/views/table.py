@@ -15,7 +15,8 @@ from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import half_text, row_spread
 from .columns import brief, Field, fields, fields_of
 from .fold import fold, label
-from .headline import base_of_shares, caveats, divided, explained_text, headline, time_doubt
+from .headline import (base_of_shares, caveats, divided, explained_text, headline, terms,
+                                        time_doubt)
 from ..roofs.network import not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, told_apart, wrap_lines)
@@ -31,7 +32,7 @@ def cell(p:RooflinePoint, field:Field, concise:bool=False)->str:
     if field.name == "type": return printable(p.operator.removeprefix("aten::") or p.type)
     if field.name == "phase" and concise: return _phases.get(p.phase, p.phase)
     if field.name == "time_iqr_s": return _spread_mark(p)
-    if field.name == "bound" and p.latency: return f"{p.bound}*"
+    if field.name == "bound" and p.low_utilization: return f"{p.bound}*"
     value = getattr(p, field.name)
     if field.unit == "TFLOP/s" and value is not None: value /= 1e3
     return field.text(value, concise or field.name == "time_s")
@@ -148,18 +149,17 @@ def note_lines(result)->list[str]:
     "Return the notes, a command in its own line."
     return ["\n".join(map(printable, n.split("\n"))) for n in result.notes]
 
-def _marks_explained(result, shown, rows):
+def _marks_explained(shown, rows):
     "Explain the mark of rows far below their roof, and the column of the spread, where they are shown."
-    why = "latency-bound, or slowed by what else ran" if time_doubt(result.timing) else "latency-bound"
-    latency = [f"*: below a tenth of its roof ({why})."] if any(p.latency for p in rows) else []
+    low = ["*: below a tenth of its roof (low utilization)."] * any(p.low_utilization for p in rows)
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
-    if column is None: return latency
+    if column is None: return low
     cells = {cell(p, column) for p in rows}
     marks = {"busy": "busy: other processes used the CPU during this row.",
              "short": "short: the row is too short for the clock.",
              "?": "?: this kind of kernel was never measured; its time is a range."}
     spread = ["±: half the interquartile range, % of the median."] if any(c.endswith("%") for c in cells) else []
-    return [*latency, " ".join(spread + [said for mark, said in marks.items() if mark in cells])]
+    return [*low, " ".join(spread + [said for mark, said in marks.items() if mark in cells])]
 
 def _left_out_or_folded(points, rows, top):
     "Say what the table leaves out or folds."
@@ -167,16 +167,24 @@ def _left_out_or_folded(points, rows, top):
     return more_rows(len(rows), top) + [f"{len(points)} rows folded into {len(rows)}"] * folded
 
 # %% ../../nbs/views/table.ipynb #9a7largest
+def _longest_outside(result, d):
+    "Return the longest time that is in no layer, s, its name (idle, communication, between layers) and a cause."
+    found = [(t.seconds, t.label) for t in terms(d) if t.kind in ("apart", "waiting", "outside")]
+    seconds, name = max(found, default=(0.0, ""))
+    if name != "idle": return seconds, name, ""
+    kind = next((p.type for p in result.points if p.name == "(idle)"), name)
+    return seconds, kind, "".join(f", {brief(s, 's')} of it {cause}" for cause, s in d.causes[:1])
+
 def largest_gap(result, rows)->list[str]:
-    "Name the row that loses most time below its roof, or idle time that is longer; none where no row has a roof."
+    "Name the row that loses most time below its roof, or what is in no layer and longer; none where it is in doubt."
+    d = None if result.peaks is None or any(p.is_range for p in rows) else divided(result)
+    if d is None or time_doubt(result.timing): return []
     bounded = [p for p in rows if (p.potential_s or 0) > 0 and p.bound not in ("none", "undefined")]
-    if not bounded or any(p.is_range for p in rows) or time_doubt(result.timing): return []
-    p, d = max(bounded, key=lambda p: p.potential_s), divided(result)
-    whole, idle_s = brief(d.end_to_end_s, "s"), dict(d.apart).get("(idle)", 0.0)
-    if idle_s > p.potential_s:
-        why = "".join(f", {brief(s, 's')} of it {cause}" for cause, s in d.causes[:1])
-        kind = next((p.type for p in result.points if p.name == "(idle)"), "idle")
-        return [f"largest gap: {kind}, {brief(idle_s, 's')} of {whole}{why}"]
+    p, whole = max(bounded, key=lambda p: p.potential_s, default=None), brief(d.end_to_end_s, "s")
+    seconds, name, why = _longest_outside(result, d)
+    if seconds > (p.potential_s if p else d.unknown_s):
+        return [f"largest gap: {name}, {brief(seconds, 's')} of {whole}{why}"]
+    if p is None: return []
     lost, name = brief(p.potential_s, "s"), told_apart([printable(label(p))], 48)[0]
     if p.phase: name += f" ({p.phase})"
     reached = percent_text(p.utilization_pct / 100, 0 if p.utilization_pct >= 9.95 else 1)
@@ -196,7 +204,7 @@ def summary(
     shown = shown_fields(rows[:top])
     lines = _fitted(rows, top, shown, width)
     above = wrap_lines(map(printable, headline(result)), width)
-    marks = _marks_explained(result, shown, rows[:top])
+    marks = _marks_explained(shown, rows[:top])
     below = wrap_lines([*marks, *below_table(result), *largest_gap(result, rows)], width)
     return "\n".join([*above, "", *lines, *_left_out_or_folded(result.points, rows, top), *below])
 
@@ -263,6 +271,6 @@ def html_table(result, top:int|None=10)->str:
     "Return the slowest rows as an HTML table."
     rows = fold(result.points)
     shown = shown_fields(rows[:top])
-    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(result, shown, rows[:top])
+    below = _left_out_or_folded(result.points, rows, top) + _marks_explained(shown, rows[:top])
     below += below_table(result) + largest_gap(result, rows)
     return Table(text_rows(rows[:top], shown), left_columns(shown), headline(result), below).html()
