@@ -503,7 +503,7 @@ class ServeSeries(_ServingView):
 
     @property
     def title(self)->str:
-        names = list(dict.fromkeys(o.name for o in self.options))
+        names = {without_maker(o.device) for o in self.options}                     # however many share a model
         alone = {n.rpartition(", ")[0] if n.endswith(" weights") else n for n in names}
         return f"{self.model}, decode on {f'each of {len(alone)} devices' if len(alone) > 1 else min(alone)}"
     @property
