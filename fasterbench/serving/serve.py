@@ -427,7 +427,10 @@ class _Counted(NamedTuple):
     new: int
 
     @property
-    def name(self): return Path(getattr(self.model.config, "_name_or_path", "")).name or type(self.model).__name__
+    def name(self):
+        "That of the folder of its configuration, or of its class."
+        path = Path(getattr(self.model.config, "_name_or_path", ""))
+        return (path.parent if path.name == "config.json" else path).name or type(self.model).__name__
 
 def _counted(model_or_config, prompt, new):
     "Return the counted model. The last configurations are kept: their work is the same on each device and batch."

@@ -54,7 +54,7 @@ def _side_by_side(stored, served, places):
     "Return one series of several ways to store weights: a row for each way and device."
     from fasterbench.serving.serve import of_some
     found = {kind: served(kind, places) for kind in stored}
-    options = [replace(o, device=f"{o.device}, {kind} weights") for kind, s in found.items() for o in s.options]
+    options = [replace(o, weights=kind) for kind, s in found.items() for o in s.options]
     said, ways = {}, [f"{kind} weights" for kind in found]
     for way, s in zip(ways, found.values()):
         for note in s.notes: said.setdefault(note, []).append(way)
