@@ -147,7 +147,8 @@ function draw(figure, i) {
   const bars = figure.layout.yaxis?.categoryarray?.length
   if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
   else frame.style.maxHeight = bars ? `${44 * bars + 100}px` : ""          // a single bar is not as high as a chart
-  if (i) frame.prepend(element("figcaption", {textContent: figure.alt.split(":")[0]}))
+  const caption = figure.layout.title?.text || (i ? figure.alt.split(":")[0] : "")
+  if (caption) frame.prepend(element("figcaption", {textContent: caption}))
   frame.ariaLabel = figure.alt
   const traces = drawn(figure)
   if (!i) makeRoom(figure.layout, traces)

@@ -186,8 +186,8 @@ function fit() {
 async function start() {
   build()
   fit()
-  new ResizeObserver(fit).observe(document.querySelector("header"))
-  new ResizeObserver(fit).observe(document.forms[0])
+  const fitted = new ResizeObserver(() => requestAnimationFrame(fit))      // it changes what is observed, which is an error meanwhile
+  for (const e of [document.querySelector("header"), document.forms[0]]) fitted.observe(e)
   await libraries()
   divide()
   listen()

@@ -195,7 +195,9 @@ class Series(LongView):
     @property
     def whole(self)->Line:
         "The whole model as a row."
-        def named(r): return dict(name=whole_model, category="", utilization_pct=_roof_share(r))
+        types = {r.program.type for r in self.results if r.program}
+        alike = {} if len(types) == 1 else dict(type="")
+        def named(r): return dict(name=whole_model, category="", utilization_pct=_roof_share(r)) | alike
         return Line(tuple(r.program and replace(r.program, **named(r)) for r in self.results))
 
     @property
@@ -391,6 +393,16 @@ def _panels(series):
 
 def _with_phase(name, line): return f"{name} {line.row.phase}" if line.row.phase not in ("", "forward") else name
 
+def _short_ticks(labels):
+    "Return labels without words that stand only where an earlier one does: `H100` of `H100 80GB HBM3`."
+    where = {}
+    for i, text in enumerate(labels):
+        for word in text.split(): where.setdefault(word, []).append(i)
+    def tells(word, earlier): return word.isdigit() or where[word] not in [where[e] for e in earlier]
+    def brief_of(words): return " ".join(w for i, w in enumerate(words) if tells(w, words[:i]))
+    found = [brief_of(text.split()) for text in labels]
+    return found if _all_differ(found) else labels
+
 def _in_lines(label, width):
     "Return a label in lines of at most `width` characters, broken at spaces and underscores; no maker of a device."
     text = without_maker(label).replace("_", "_ ")
@@ -430,11 +442,12 @@ def _series_chart(series, title):
                          **written)
     if any(p and p.interval_s for p in series.whole.points):
         fig.data[0].error_y = _intervals(series.whole.points, fig.data[0].y)
+    named = _short_ticks(xs) if len(xs) > 3 and not series.quantity else xs
     axis = dict(type="log" if log else "linear", tickvals=xs,
                 title=escape(series.quantity)) if series.quantity else dict(
         type="category", categoryarray=xs, tickvals=xs, tickangle=0, range=[-0.5, len(xs) - 0.5],
         **(dict(ticktext=[str(i) for i in range(1, len(xs) + 1)], title="results in the order of the columns")
-           if len(xs) > 6 else dict(ticktext=[_in_lines(x, 14 if len(xs) < 3 else 9) for x in xs])))
+           if len(xs) > 6 else dict(ticktext=[_in_lines(x, 14 if len(xs) < 3 else 9) for x in named])))
     fig.update_xaxes(**axis, gridcolor=grid, zeroline=False)
     alt = (f"The whole model and the {len(panels[-1][2])} rows that changed most, over {', '.join(series.labels)}. "
            f"{series.told}")

@@ -26,7 +26,7 @@ def memories_tab(
     labels:list[str], # Their names
 )->dict:
     "Return the tab of a comparison: the parts of each peak, and what was alive meanwhile, under one scale."
-    fields = dict(part=Field("part", "", "part")) | {label: Field(label, "B", label, "amount") for label in labels}
+    fields = dict(part=Field("part", "", "part")) | {label: Field(label, "B", label, "si") for label in labels}
     names = dict.fromkeys(part for m in memories for part in m.parts)
     rows = [dict(part=part) | {label: m.parts.get(part, 0) for label, m in zip(labels, memories)} for part in names]
     total = dict(part="peak") | {label: m.peak_bytes for label, m in zip(labels, memories)}

@@ -83,10 +83,10 @@ def memory_chart(
 # %% ../../nbs/memory/timeline.ipynb #tl000012
 _fields = as_fields("""
     name           |   | module   | text   | path of the module in the model
-    peak_bytes     | B | peak     | amount | most bytes allocated in the whole model while it ran
-    saved_bytes    | B | saved    | amount | bytes its calls allocate that the backward needs
-    own_peak_bytes | B | own peak | amount | most bytes allocated in one call, beyond those at its start
-    kept_bytes     | B | retained | amount | bytes it allocates itself and that outlive its calls
+    peak_bytes     | B | peak     | si     | most bytes allocated in the whole model while it ran
+    saved_bytes    | B | saved    | si     | bytes its calls allocate that the backward needs
+    own_peak_bytes | B | own peak | si     | most bytes allocated in one call, beyond those at its start
+    kept_bytes     | B | retained | si     | bytes it allocates itself and that outlive its calls
 """)
 
 def _highest_of_modules(memory):

@@ -427,7 +427,10 @@ class _Counted(NamedTuple):
     new: int
 
     @property
-    def name(self): return Path(getattr(self.model.config, "_name_or_path", "")).name or type(self.model).__name__
+    def name(self):
+        "That of the folder of its configuration, or of its class."
+        path = Path(getattr(self.model.config, "_name_or_path", ""))
+        return (path.parent if path.name == "config.json" else path).name or type(self.model).__name__
 
 def _counted(model_or_config, prompt, new):
     "Return the counted model. The last configurations are kept: their work is the same on each device and batch."
@@ -507,15 +510,15 @@ def _series(counted, servers, batches, tpot, prices):
         for note in _serve_notes(counted.model, counted.asked, server, None):
             if not note.startswith(_per_device): said.setdefault(note, {})[_served_device(server)] = True
     everywhere = {_served_device(s) for s in servers}
-    notes = tuple(_of_devices(note, list(names), everywhere) for note, names in said.items())
+    notes = tuple(of_some(note, list(names), everywhere) for note, names in said.items())
     roofs = dict.fromkeys(f"{_served_device(s)} {roofs_line(s.peaks, s.peak)}" for s in servers)
     return ServeSeries(counted.name, tuple(rows), counted.prompt, counted.new, tpot, notes, tuple(roofs),
                        batches and batches[0])
 
 def _served_device(server): return server.peaks.environment.get("device_name", server.peaks.device)
 
-def _of_devices(note, names, everywhere):
-    "Return `note` with the devices that it is of, where it is not of all and names none."
+def of_some(note, names, everywhere):
+    "Return `note` with the names of what it is of, devices or ways to store weights, unless it is of all or has one."
     named = len(names) == len(everywhere) or any(n in note for n in names)
     return note if named else f"{note} ({', '.join(names)})"
 

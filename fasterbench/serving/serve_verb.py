@@ -52,10 +52,15 @@ def _prices_of(text):
 
 def _side_by_side(stored, served, places):
     "Return one series of several ways to store weights: a row for each way and device."
+    from fasterbench.serving.serve import of_some
     found = {kind: served(kind, places) for kind in stored}
-    options = [replace(o, device=f"{o.device}, {kind} weights") for kind, s in found.items() for o in s.options]
-    def union(name): return tuple(dict.fromkeys(chain.from_iterable(getattr(s, name) for s in found.values())))
-    return replace(found[stored[0]], options=tuple(options), notes=union("notes"), roofs=union("roofs"))
+    options = [replace(o, weights=kind) for kind, s in found.items() for o in s.options]
+    said, ways = {}, [f"{kind} weights" for kind in found]
+    for way, s in zip(ways, found.values()):
+        for note in s.notes: said.setdefault(note, []).append(way)
+    notes = tuple(of_some(note, those, ways) for note, those in said.items())
+    roofs = tuple(dict.fromkeys(chain.from_iterable(s.roofs for s in found.values())))
+    return replace(found[stored[0]], options=tuple(options), notes=notes, roofs=roofs)
 
 def _about_option(text):
     "Split an error of `serve`, which begins with its argument: what is wrong, and whose value it is; else the model's."

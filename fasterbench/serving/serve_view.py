@@ -434,20 +434,25 @@ class ServeOption(_Expected):
     output_price: Number|None=None # Of a million generated tokens, by the rest of the time
     request_price: Number|None=None # Of a request: its prompt and what is generated for it
     checked: bool=True       # Whether published runs of a server on this device were compared
+    weights: str=""          # How they are stored, where several ways are compared
 
     @property
     def fits(self)->bool:
         "False if weights and the cache of the batch, or of one sequence where it has none, are more than the memory."
         return self.most_batch is None or (self.batch or 1) <= self.most_batch
     @property
-    def name(self)->str:
+    def where(self)->str:
         "How many devices of which product; the maker goes without saying."
         product = without_maker(self.device)
         return f"{self.devices} × {product}" if self.devices > 1 else product
     @property
+    def name(self)->str: return f"{self.where}, {self.weights} weights" if self.weights else self.where
+    @property
     def marked(self)->str:
-        "The name, with an asterisk where no published run checked the device."
-        return self.name if self.checked else f"{self.name} *"
+        "The devices, with an asterisk where no published run checked them."
+        return self.where if self.checked else f"{self.where} *"
+    @property
+    def requests_price(self)->float|None: return 1000 * self.request_price if self.request_price else None
     @property
     def interval_text(self)->str:
         "The interval of the expected tokens/s of a device, in brackets; empty where none is known."
@@ -456,12 +461,14 @@ class ServeOption(_Expected):
     @property
     def per_request(self)->float|None: return 1 / self.expected_s if self.expected_s else None
 
-_first_of_options = ("name", "batch", "bound", "expected_s", "first_s", "requests_per_s", "expected_per_device",
-                     "ratio", "output_price", "request_price")
+_first_of_options = ("name", "weights", "batch", "bound", "expected_s", "first_s", "requests_per_s",
+                     "expected_per_device", "ratio", "output_price", "requests_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "price",
-                     "limit_per_device", "bound", "ratio", "request_price", "first_s", "input_price", "output_price")
+                     "limit_per_device", "bound", "ratio", "requests_price", "first_s", "input_price",
+                     "output_price")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
+    weights             |     | weights            | text   | how they are stored
     most_batch          |     | fits up to         | count  | largest batch whose weights and KV cache fit
     batch               |     | batch              | count  | batch size of this row
     limit_s             | s   | limit              | si     | minimum time of a decode step
@@ -479,7 +486,7 @@ _option_fields = as_fields("""
     price               |     | price per device-hour | fixed  |  | price/h
     input_price         |     | price per 1M tokens in | fixed  |  | price/M in
     output_price        |     | price per 1M tokens out | fixed  |  | price/M out
-    request_price       |     | price per request  | fixed  | price of a request: its prompt and its output | price/req.
+    requests_price      |     | price per 1000 requests | fixed | of their prompts and their outputs | price/1k req.
     limit_price         |     | price per 1M tokens, limit | fixed  |  | price/M limit
 """)
 
@@ -496,15 +503,14 @@ class ServeSeries(_ServingView):
     roofs: tuple[str, ...]=()        # Of each device: its name and its roofs
     batch: int|None=None     # That was asked for; None: the largest that fits
 
-    filters = dict(name="devices")
+    filters = dict(name="devices", weights="weights")
     leave = _leave_of_options
 
     def __repr__(self): return f"ServeSeries({self.title}: {len(self.options)} rows)"
 
     @property
     def title(self)->str:
-        names = list(dict.fromkeys(o.name for o in self.options))
-        alone = {n.rpartition(", ")[0] if n.endswith(" weights") else n for n in names}
+        alone = {without_maker(o.device) for o in self.options}                     # however many share a model
         return f"{self.model}, decode on {f'each of {len(alone)} devices' if len(alone) > 1 else min(alone)}"
     @property
     def _about(self):

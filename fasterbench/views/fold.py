@@ -42,10 +42,11 @@ def _by_first(own):
 def _namer_of_blocks(points):
     "Return what names the rows that one row holds: by their common form, of several with one form by the first."
     blocks = [own for own in groupby(points, _block_key).values() if len(own) > 1]
-    def forms_of(form): return Counter((form(own), own[0].phase, own[0].type) for own in blocks)
+    def form_of(form, own): return form(own), own[0].phase, own[0].type, own[0].operator
+    def forms_of(form): return Counter(form_of(form, own) for own in blocks)
     known = [(form, forms_of(form)) for form in (_starred, _by_first)]
     def named(own):
-        found = (form(own) for form, forms in known if forms[form(own), own[0].phase, own[0].type] < 2)
+        found = (form(own) for form, forms in known if forms[form_of(form, own)] < 2)
         return next(found, f"{min(own, key=_by_numbers).name}…")
     return named
 

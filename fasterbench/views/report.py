@@ -200,8 +200,9 @@ def _program_kind(result):
 def kinds(result, top:int|None)->list[dict]:
     "Return the tabs, modules first; of compiled code its kernels, and then the same rows by layer."
     compiled = any(p.layers for p in result.points)
-    first = "kernels" if compiled and not result.kernels else "modules"
-    titles = dict(modules=first, ops="operators", kernels="kernels")
+    alone = any(p.operator for p in result.points)               # a trace without modules has its operators as rows
+    first = "kernels" if compiled and not result.kernels else "operators" if alone else "modules"
+    titles = dict(modules=first, **({} if alone else dict(ops="operators")), kernels="kernels")
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
     tabs[1:1] = [_layers_tab(result, top)] if compiled else []
