@@ -26,6 +26,7 @@ from ..timing.stopping import StoppingRule
 from ..timing.modules import TimestampCost
 from ..views.result import Result
 from ..work.count import Work
+from ..work.rules import is_least
 
 # %% ../../nbs/checking/budget_figures.ipynb #952a1668
 def _rows_inside(names):
@@ -49,17 +50,20 @@ def counted_figures(
 )->dict[str, dict[str, Found]]:
     "Return the counted figures per layer; those of the whole model under the empty name."
     layers, memory = work.by_module(), work.memory
-    whole = dict(flops=Found(work.flops_lower_bound, at_least=bool(work.unknown_ops)),
-                 contraction_flops=Found(work.contraction_flops_lower_bound, at_least=bool(work.unknown_ops)),
-                 bytes=Found(sum(w.bytes_moved for w in layers.values())),
+    least = is_least("flops", work.assumptions)
+    fewest, in_part = bool(work.unknown_ops) or least, bool(work.unseen) or is_least("bytes", work.assumptions)
+    def moved(own): return Found(sum(w.bytes_moved for w in own), at_least=in_part)
+    whole = dict(flops=Found(work.flops_lower_bound, at_least=fewest),
+                 contraction_flops=Found(work.contraction_flops_lower_bound, at_least=fewest),
+                 bytes=moved(layers.values()),
                  unknown_operators=Found(sum(work.unknown_ops.values())),
                  parameters=Found(sum(p.numel() for p in model.parameters())),
                  peak_memory=Found(memory.peak_bytes, at_least=not memory.exact),
                  saved_memory=Found(memory.saved_bytes, at_least=not memory.exact))
     def layer(path, names):
         own = [layers[n] for n in names]
-        return dict(flops=Found(total(w.flops for w in own)), bytes=Found(sum(w.bytes_moved for w in own)),
-                    contraction_flops=Found(total(w.contraction_flops for w in own)),
+        return dict(flops=Found(total(w.flops for w in own), at_least=least), bytes=moved(own),
+                    contraction_flops=Found(total(w.contraction_flops for w in own), at_least=least),
                     unknown_operators=Found(sum(len(w.unknown) for w in own)), **_layer_memory(memory, path))
     return {path: layer(path, names) for path, names in _rows_inside(layers).items()} | {"": whole}
 

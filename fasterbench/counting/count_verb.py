@@ -126,7 +126,8 @@ class Counts(View):
                 f"{format_si(self.parameter_bytes, 'B')} · {_flops_text(w)}{within or ''} · "
                 f"bytes {format_si(whole['bytes_moved'], 'B')} of modules, {format_si(w.bytes, 'B')} of operators")
         held = self.memory.line + (f" · {self.memory.share_of(self.room)} ({self.device})" if self.room else "")
-        return [text, held, *self.fits, *self.stored, *([f"no FLOP rule for {unknown}"] if unknown else [])]
+        return [text, held, *self.fits, *self.stored, *([f"no FLOP rule for {unknown}"] if unknown else []),
+                *(f"assumed: {text}" for text in w.assumptions)]
 
     leave = "share", "output"
 
@@ -150,7 +151,8 @@ class Counts(View):
         whole = dict(model=self.name, sample=self.sample, parameter_bytes=self.parameter_bytes,
                      peak_memory=self.memory.peak_bytes, memory=self.memory.to_dict(),
                      contraction_flops=self.work.contraction_flops,
-                     dense_flops=self.work.dense_flops, unknown_ops=self.work.unknown_ops)
+                     dense_flops=self.work.dense_flops, unknown_ops=self.work.unknown_ops,
+                     assumptions=list(self.work.assumptions))
         return super().to_dict() | whole
 
 def _count_cell(r, field):

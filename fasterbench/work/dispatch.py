@@ -24,7 +24,7 @@ from ..engine.process import SharedSwitch, profiler_session
 from ..engine.step import NoGradient
 from ..engine.uncompiled import uncompiled
 from .doors import doors_watched
-from .rules import assume, op_name, tensors_in, values_of
+from .rules import assume, lesser_branch, op_name, tensors_in, values_of
 
 # %% ../../nbs/work/dispatch.ipynb #94f5565e
 _views = {f"aten::{n}" for n in """_unsafe_view detach_ lift_fresh lift _reshape_alias unsafe_split
@@ -176,7 +176,7 @@ class Watcher(TorchDispatchMode):
         "Run the branch that a condition chooses; where nothing says which, the lesser one."
         condition, *branches, operands = args
         if (known := _truth(condition)) is not None: return branches[not known](*operands)
-        assume("of two branches the one with fewer FLOPs runs")
+        assume(lesser_branch)
         return self.lesser(branches, operands)(*operands)
 
     def lesser(self, functions, operands):

@@ -16,8 +16,8 @@ from torch import nn
 from ..core.tensors import sparse_parts, storage_of
 from ..core.private import _disable_current_modes, unset_fake_temporarily
 from .overlap import Covered, distinct_bytes, merged_spans
-from .rules import (aten_names, assume, filled_groups, named_once, op_name, plain_values, tensors_in,
-                                    values_of)
+from .rules import (aten_names, assume, filled_groups, least_masks, named_once, op_name, plain_values,
+                                    tensors_in, values_of)
 
 # %% ../../nbs/work/operator_bytes.ipynb #c5bd1481
 class Access(NamedTuple):
@@ -214,7 +214,7 @@ def _true(mask, written):
     "Return how many entries of a mask are true, 0 where nothing says so; `None` where the call has `written` over it."
     if storage_id(mask) == storage_id(written): return None
     if (known := values_of(mask)) is None:
-        assume("masks select nothing, so the bytes of what is written or read by a mask are the least")
+        assume(least_masks)
         return 0
     with unset_fake_temporarily(): return int(known.count_nonzero())         # `written` may have no data
 

@@ -373,13 +373,25 @@ def _spqr(q, names):
     return format_of
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #25eb2eea
+def _in_linears(read, taken=None):
+    "Return a reader of linear layers alone: of stacked experts it takes those of the class `taken`."
+    def of(q, names):
+        format_of = read(q, names)
+        return lambda m: None if m.is_expert and taken not in m.types else format_of(m)
+    return of
+
 def _mxfp4_experts(q, names):
     stays = _staying(q, names)
-    return lambda m: _mxfp4 if m.is_expert and not lies_in(m.module, stays) else None
+    return lambda m: _mxfp4 if "GptOssExperts" in m.types and not lies_in(m.module, stays) else None
+
+def _nvfp4_linears(q, names):
+    found = _all_but(_staying(q, names), _nvfp4)
+    return lambda m: None if m.biased or m.inputs % 16 or m.outputs % 16 else found(m)
 
 def _bitnet(q, names):
     online = q.get("linear_class") == "autobitlinear" and q.get("quantization_mode", "offline") == "online"
-    return _all_but(_staying(q, names), None if online else Format(2, **_per_tensor))
+    norm = 2 * q.switch("use_rms_norm")                      # before each layer, of its inputs
+    return _all_but(_staying(q, names), None if online else Format(2, **_per_tensor, per_input=norm))
 
 def _eetq(q, names):
     if (kind := q.first("weights", default="int8")) != "int8": q.refused("weights", kind, "int8")
@@ -450,13 +462,15 @@ def _quark(q, names):
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #0d7802ae
 _methods = {"gptq": _gptq, "gptq_marlin": _gptq, "awq": _awq, "awq_marlin": _awq, "bitsandbytes": _bitsandbytes,
-    "fp8": _fp8, "mxfp8": _fp8, "fbgemm_fp8": _one_format(Format(8, scale=4, math=fp8_math)),
+    "fp8": _fp8, "mxfp8": _fp8,
+    "fbgemm_fp8": _in_linears(_one_format(Format(8, scale=4, math=fp8_math)), "Llama4TextExperts"),
     "compressed-tensors": _compressed_tensors, "modelopt": _modelopt, "modelopt_fp4": _modelopt,
-    "torchao": _torchao, "hqq": _hqq, "quanto": _quanto, "eetq": _eetq, "aqlm": _aqlm,
-    "vptq": _vptq, "spqr": _spqr, "bitnet": _bitnet, "mxfp4": _mxfp4_experts, "auto-round": _auto_round,
-    "intel/auto-round": _auto_round, "higgs": _higgs, "fp_quant": _four_bits, "fouroversix": _four_bits,
-    "quark": _quark, "nvfp4": _one_format(_nvfp4), "metal": _affine((2, 4, 8), 64),
-    "sinq": _affine((1, 2, 3, 4, 5, 6, 8), 64, per_input=2), "gemma": _gemma}
+    "torchao": _torchao, "hqq": _in_linears(_hqq), "quanto": _in_linears(_quanto), "eetq": _in_linears(_eetq),
+    "aqlm": _aqlm, "vptq": _vptq, "spqr": _spqr, "bitnet": _in_linears(_bitnet), "mxfp4": _mxfp4_experts,
+    "auto-round": _auto_round, "intel/auto-round": _auto_round, "higgs": _in_linears(_higgs),
+    "fp_quant": _four_bits, "fouroversix": _four_bits, "quark": _quark, "nvfp4": _in_linears(_nvfp4_linears),
+    "metal": _in_linears(_affine((2, 4, 8), 64)),
+    "sinq": _in_linears(_affine((1, 2, 3, 4, 5, 6, 8), 64, per_input=2)), "gemma": _in_linears(_gemma)}
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #83b36335
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ class Matrix(NamedTuple):
     inputs: int
     times: float=1   # How many it stands for
     types: tuple=("Linear",) # Names of the classes of its module
+    biased: bool=False
 
     @property
     def in_layer(self)->bool:
@@ -49,14 +50,14 @@ def _spellings(path):
 
 _single_names = dict(gate_up_proj=(("gate_proj", "w1"), ("up_proj", "w3")), down_proj=(("down_proj", "w2"),))
 
-def _expert_matrices(path, name, shape, hidden, each):
+def _expert_matrices(path, name, shape, hidden, each, types):
     "Return the matrices of stacked experts; `each`: every expert by itself. Rows of the hidden size come last."
     experts, *sides = shape if len(shape) > 2 else (1, *shape)
     outputs, inputs = sides if (sides[1] == hidden) != name.startswith("down") else sides[::-1]
     singles = _single_names.get(name, ((name,),))
     numbers = range(experts) if each else range(1)
     return [(Matrix(f"{path}.{n}.{names[0]}", outputs // len(singles), inputs, experts / len(numbers),
-                    ("Linear", "Experts")), names) for n in numbers for names in singles]
+                    ("Linear", "Experts", *types)), names) for n in numbers for names in singles]
 
 # %% ../../nbs/work/quantized_names.ipynb #aaffe2ae
 def _is_conv1d(module): return type(module).__name__ == "Conv1D"
@@ -89,11 +90,12 @@ class QuantizedNames:
         if isinstance(module, (nn.Linear, nn.Embedding)) or _is_conv1d(module):
             sides = tuple(module.weight.shape)
             outputs, inputs = sides[::-1] if _is_conv1d(module) else sides
-            self.matrices[f"{path}.weight"] = [Matrix(stored, outputs, inputs, 1, types)]
+            self.matrices[f"{path}.weight"] = [Matrix(stored, outputs, inputs, 1, types,
+                                                      getattr(module, "bias", None) is not None)]
         elif "expert" in path:
             for name, p in module._parameters.items():
                 if p is None or p.dim() < 2 or "bias" in name: continue
-                found = _expert_matrices(stored, name, tuple(p.shape), hidden, each)
+                found = _expert_matrices(stored, name, tuple(p.shape), hidden, each, types)
                 self.matrices[f"{path}.{name}"] = [m for m, _ in found]
                 for m, names in found:
                     numbered = m.module.rpartition(".")[0]

@@ -118,6 +118,18 @@ def assume(text:str):
     "Note an assumption about data that is not there."
     if (found := _assumed.get()) is not None: found[text] = None
 
+least_experts = "all tokens choose the same experts, so the bytes of the experts are the least"
+least_masks = "masks select nothing, so the bytes of what is written or read by a mask are the least"
+lesser_branch = "of two branches the one with fewer FLOPs runs"
+_least = {least_experts: ("bytes",), least_masks: ("bytes",), lesser_branch: ("flops", "bytes")}
+
+def is_least(
+    figure:str, # "flops" or "bytes"
+    assumed,    # What was assumed
+)->bool:
+    "Tell if a figure of a run is no more than the least that it can be, by what was assumed."
+    return any(figure in _least.get(text, ()) for text in assumed)
+
 @contextmanager
 def routed_evenly():
     "Let tokens without data choose experts evenly and independently within the context, in place of all the same."
@@ -151,8 +163,6 @@ def named_once(
     "Return how many groups an index names; without data, the least that can be."
     if (known := values_of(index)) is None: return _chosen_groups(index, index.numel(), groups)
     with unset_fake_temporarily(): return known.unique().numel()
-
-least_experts = "all tokens choose the same experts, so the bytes of the experts are the least"
 
 def _chosen_groups(ends, places, groups):
     "Return how many groups have any place, where each token chooses as many as its router's `topk`."
