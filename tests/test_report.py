@@ -498,7 +498,7 @@ def titles(browser):
 def test_column_menu(chrome, report):
     "Any column can be shown; the choice stands in the URL; XProf's columns and all are one click each."
     opened(chrome, report)
-    first = ["name", "type", "time", "share", "bound", "low utilization", "utilization", "gap"]
+    first = ["name", "type", "time", "share", "bound", "low util.", "utilization", "gap"]
     assert titles(chrome) == first
     chrome.find_element("css selector", ".menu summary").click()
     chrome.find_element("css selector", "#columns input[value=calls]").click()

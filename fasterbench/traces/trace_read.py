@@ -227,7 +227,8 @@ def _trace_result(found, by, peaks):
     steps = [_placed(s, found, peaks) for r in found for s in r.steps]
     return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], idle, peaks, n), steps,
                        environment=_recorded_environment(found, device, n),
-                       model=_root_name(found) + _how_many(found, by), kernels=rows["kernels"], notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
+                       model=_root_name(found) + _how_many(found, by), kernels=rows["kernels"],
+                       notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
                        breakdowns=_breakdowns(found), collectives=collectives_of(_transfers_by_rank(found)),
                        idle=_idle_times(found),
                        memory=max((r.memory for r in found if r.memory), key=lambda m: m.peak_bytes, default=None))

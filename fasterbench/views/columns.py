@@ -104,7 +104,7 @@ _computed = (
                               "FLOPs ÷ time at the roof")),
     ("", Field("achieved_bandwidth", "B/s", "bandwidth", "si", "bytes ÷ time")),
     ("wire_bytes", Field("wire_intensity", "FLOP/B", "FLOP/B on the wire", "fixed", "FLOPs ÷ bytes on the wire")),
-    ("bound", Field("low_utilization", "", "low utilization", "flag", "below a tenth of its roof")),
+    ("bound", Field("low_utilization", "", "low util.", "flag", "below a tenth of its roof")),
     ("utilization_pct", Field("compute_efficiency_pct", "%", "compute efficiency", "percent",
                               "FLOP rate ÷ compute roof")),
     ("", Field("memory_utilization_pct", "%", "memory utilization", "percent",

@@ -281,14 +281,16 @@ _choosing = SharedSwitch(lambda: False, _kernels.set, lambda: True)
 
 # %% ../../nbs/work/target.ipynb #dcf16c39
 def _hook_as(t, new, mode):
-    "Let the gradient of `new` run the hooks of that of `t`, those of the node included; return both nodes."
+    "Let the gradient of `new` run the hooks of that of `t`, those of the node included; return both nodes, if any."
     if t._backward_hooks: new._backward_hooks = t._backward_hooks
     if t._post_accumulate_grad_hooks: new._post_accumulate_grad_hooks = t._post_accumulate_grad_hooks
     with _disable_current_modes(): node = get_gradient_edge(t).node
+    of_node = node_hooks(node)
+    if not any((t._backward_hooks, *of_node)): return []   # a node without a driver can end the process
     with mode: here = get_gradient_edge(new).node
-    for register, hooks in zip((here.register_prehook, here.register_hook), node_hooks(node)):
+    for register, hooks in zip((here.register_prehook, here.register_hook), of_node):
         for hook in hooks.values(): register(hook)
-    return node, here
+    return [(node, here)]
 
 class _Elsewhere:
     "Where a run is counted: a device, and its tensors without data."
@@ -327,7 +329,7 @@ class _Elsewhere:
         with torch.inference_mode(False):
             parameter = isinstance(t, nn.Parameter)
             new = nn.Parameter(new, t.requires_grad) if parameter else new.requires_grad_(t.requires_grad)
-            if parameter and t.requires_grad: self.nodes.update([_hook_as(t, new, self.mode)])
+            if parameter and t.requires_grad: self.nodes.update(_hook_as(t, new, self.mode))
         if not isinstance(t, (FakeTensor, nn.Parameter)) and (known := self.values.of(t)) is not None:
             self.values.note(new, known)
         return new
