@@ -560,7 +560,7 @@ def test_figures_of_an_answer_are_in_the_csv():
     By hand: three rows need 2e8 FLOP at 1e12 FLOP/s each, and take 9 ms; 34 of 40 µs no kernel runs."""
     roof, lost, _ = divided_rows(steady())
     assert (roof, lost) == pytest.approx((0.6e-3, 8.4e-3))
-    assert "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[2]
+    assert "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[1]
     roof, lost, idle = divided_rows(view_of("trace"))
     told = f"= {1e6 * roof:.2f} at the roof (memory 0.23) + {1e6 * lost:.1f} lost"
     assert idle == pytest.approx(34e-6) and told in first_lines(view_of("trace"))[1]

@@ -234,18 +234,23 @@ def explained_text(result)->str:
     told = ", ".join(f"{name} {format_si(s, 's')}" for name, s in d.explained if s > 0.01 * d.end_to_end_s)
     return f"lost to lower ceilings: {told}" if told else ""
 
+def _undivided(d, text, kinds):
+    "Say what share of the total is at the roof, which work and total alone tell, and that the rest is not split."
+    apart, total = abs(d.difference_s), format_si(d.end_to_end_s, "s")
+    share, least = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?", "≥ " * (d.unknown_s > 0)
+    roof = percent_text(d.needed_s / d.end_to_end_s) if kinds else ""
+    known = f"{least}{text(d.needed_s)} of {total} at the roof, {least}{roof} ({kinds}); the rest is not split: "
+    return known * bool(kinds) + f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
+
 def equation(d:Division, unknown:str="with unknown FLOPs")->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
     text = _in_unit_of(d.end_to_end_s)
-    if not is_split(d):
-        apart = abs(d.difference_s)
-        share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
-        return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
+    kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
+    if not is_split(d): return _undivided(d, text, kinds)
     lost = d.lost[:3] if len(d.lost) > 1 and d.above_s > sum(s for _, s in d.apart) else ()    # where most is
     remarks = {"lost below the roof": _remark(lost, text, d.end_to_end_s),
                "idle": _remark(d.causes, text, d.end_to_end_s)}
-    kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
     for t in shown:
         if t.kind in dict(d.needed): continue
@@ -310,14 +315,13 @@ def _slowest_rows(points, whole_s):
     return ", ".join(f"{name} {percent_text(s, 0 if s >= 0.0995 else 1)}" for name, s in zip(names, shares))
 
 def time_division(result)->list[str]:
-    "Return the lines that divide the time; first the slowest rows, where it is in doubt. None where a time is unknown."
+    "Return the lines that divide the time; then the slowest rows, where it is in doubt. None where a time is unknown."
     expected, d = "expected " * _is_predicted(result), divided(result)
     if d is None: return []
     divides, rows_s = f"{expected}{equation(d, unknown_label(result))}", sum(p.time_s for p in result.points)
     known = is_split(d) and result.peaks is not None
     if not rows_s or known and not time_doubt(result.timing): return [divides]
-    most = f"most time: {_slowest_rows(result.points, rows_s)}"
-    return [most, divides] if is_split(d) else [f"{most}; {divides}"]
+    return [divides, f"most time: {_slowest_rows(result.points, rows_s)}"]
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
