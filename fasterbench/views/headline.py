@@ -234,23 +234,25 @@ def explained_text(result)->str:
     told = ", ".join(f"{name} {format_si(s, 's')}" for name, s in d.explained if s > 0.01 * d.end_to_end_s)
     return f"lost to lower ceilings: {told}" if told else ""
 
-def _undivided(d, text, kinds):
+def _undivided(d):
     "Say what share of the total is at the roof, which work and total alone tell, and that the rest is not split."
-    apart, total = abs(d.difference_s), format_si(d.end_to_end_s, "s")
-    share, least = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?", "≥ " * (d.unknown_s > 0)
-    roof = percent_text(d.needed_s / d.end_to_end_s) if kinds else ""
-    known = f"{least}{text(d.needed_s)} of {total} at the roof, {least}{roof} ({kinds}); the rest is not split: "
-    return known * bool(kinds) + f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
+    total, apart, least = d.end_to_end_s, abs(d.difference_s), "≥ " * (d.unknown_s > 0)
+    share = percent_text(apart / total, 0) if total else "?"
+    disagree = f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
+    kinds = ", ".join(f"{kind} {brief(s, 's')}" for kind, s in d.needed if s > 0.001 * d.needed_s)
+    if not kinds or not total: return disagree
+    return (f"{least}{brief(d.needed_s, 's')} of {format_si(total, 's')} at the roof, "
+            f"{least}{percent_text(d.needed_s / total)} ({kinds}); the rest is not split: {disagree}")
 
 def equation(d:Division, unknown:str="with unknown FLOPs")->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
     text = _in_unit_of(d.end_to_end_s)
+    if not is_split(d): return _undivided(d)
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
-    kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
-    if not is_split(d): return _undivided(d, text, kinds)
     lost = d.lost[:3] if len(d.lost) > 1 and d.above_s > sum(s for _, s in d.apart) else ()    # where most is
     remarks = {"lost below the roof": _remark(lost, text, d.end_to_end_s),
                "idle": _remark(d.causes, text, d.end_to_end_s)}
+    kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
     for t in shown:
         if t.kind in dict(d.needed): continue
