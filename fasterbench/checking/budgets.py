@@ -346,6 +346,9 @@ def _narrower(budget, found):
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds
 patience_s = 120 # For the rounds of a model, s
+at_most_s = 300  # After which fewer rounds than an interval needs are given up, s
+
+class TooFewRounds(Exception): "Rounds took so long that there are too few for an interval."
 
 def in_looks(
     measured,   # `measured(k)` gives round k
@@ -354,14 +357,19 @@ def in_looks(
     rounds:int, # Before the first look
     least:int|None=None, # So many are measured however long they take; None: `rounds`
     clock=perf_counter,
+    at_most_s=None, # Seconds after which fewer than `least` raise `TooFewRounds`; None: they may take any time
 ):
     """Return the figures of `rounds` rounds, or of two or four times as many if fewer decide nothing.
 
     After `patience_s` it takes what it has, which the clock decides and not what was found."""
-    found, end = [], clock() + patience_s
+    found, least, begun = [], least or rounds, clock()
+    end = begun + patience_s
     for n in looks:
-        while len(found) < (least or rounds) or len(found) < n * rounds and clock() < end:
+        while len(found) < least or len(found) < n * rounds and clock() < end:
             found.append(measured(len(found)))
+            if at_most_s and len(found) < least and (took := clock() - begun) > at_most_s:
+                took_ = f"{len(found)} round{'s' if len(found) > 1 else ''} took {took:.0f} s"
+                raise TooFewRounds(f"{took_}; an interval needs {least}, and --rounds {least} takes them all")
         figures = reduced(found)
         if settled(figures) or clock() >= end: break
     return figures
