@@ -305,9 +305,13 @@ class Series(LongView):
             rate = list(map(_per_second, self.throughputs))
             change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"{self.unit}{self.throughput_of}", "", *rate, change])
+        measured = not any(r.environment.get("predicted") for r in self.results)
+        used = list(map(_roof_share, self.results))
+        if measured and all(used) and self._first_line:
+            rows.insert(1, ["utilization", "", *(_value_text(u, "%") for u in used), change_text(used[-1] / used[0])])
         titles = ["name", "type", *_column_titles(self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
-        below = [*more_rows(len(lines), top), *self._of_results]
+        below = [*more_rows(len(lines), top), *(self.equations if measured else []), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)
 
     def _chart(self, title): return _series_chart(self, title)
