@@ -240,6 +240,8 @@ class Series(LongView):
             told += _one_or_each(f"largest batch (tensors alone{without})", list(of), list(of.values()))
         beyond = [f"{label} ({r.memory.peak} of {format_si(r.room, 'B')})"
                   for label, r in zip(self.labels, self.results) if is_beyond_room(r)]
+        hints = {machine(r): r.environment["hint"] for r in self.results if "hint" in r.environment}
+        told += list(hints.values()) if len(hints) < 2 else [f"{of}: {hint}" for of, hint in hints.items()]
         return [*told, f"does not fit: {', '.join(beyond)}"] if beyond else told
 
     @property

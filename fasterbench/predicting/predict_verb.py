@@ -177,7 +177,7 @@ def predict_verb(
                 if known: found.environment["step"]["largest_batch"] = most
                 more = [] if known else [line]
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
-        return replace(found, call=found.call | named, notes=[*found.notes, *more])
+        return replace(found, call=found.call | named, environment=found.environment | {"hint": line for line in more})
     sizes = [_of_each(size, gpus) for size in sizes]
     results = [r for place in places for r in _with_largest_batch([predicted(place, size) for size in sizes])]
     devices = ", ".join(dict.fromkeys(map(_predicted_for, results)))

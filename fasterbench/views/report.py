@@ -197,12 +197,22 @@ def _program_kind(result):
     return dict(name="program", title="whole model", figures=figures, columns=filled(columns, values), rows=values)
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
+_by_type = dict(rank="ranks", communication="collectives")
+
+def _first_title(result, compiled):
+    "Return what the rows are called: a trace may have operators, kernels, collectives or ranks in place of modules."
+    types = {p.type for p in result.points}
+    if len(types) == 1 and types <= {*_by_type}: return _by_type[types.pop()]
+    if any(p.operator for p in result.points): return "operators"
+    names = {p.name for p in result.points if p.type != "GPU idle"}
+    of_kernels = compiled if not result.kernels else names <= {p.name for p in result.kernels}
+    return "kernels" if of_kernels else "modules"
+
 def kinds(result, top:int|None)->list[dict]:
     "Return the tabs, modules first; of compiled code its kernels, and then the same rows by layer."
     compiled = any(p.layers for p in result.points)
-    alone = any(p.operator for p in result.points)               # a trace without modules has its operators as rows
-    first = "kernels" if compiled and not result.kernels else "operators" if alone else "modules"
-    titles = dict(modules=first, **({} if alone else dict(ops="operators")), kernels="kernels")
+    first = _first_title(result, compiled)
+    titles = dict(modules=first) | {k: t for k, t in dict(ops="operators", kernels="kernels").items() if t != first}
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
     tabs[1:1] = [_layers_tab(result, top)] if compiled else []
