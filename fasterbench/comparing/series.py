@@ -113,7 +113,8 @@ def _program_figures(r):
     p, step = r.program, r.environment.get("step") or {}
     more = {k: step[k] for k in ("mfu", "hfu", "largest_batch") if k in step}
     if p is not None and p.source == "predicted": more |= dict(limit_s=p.roof_time_s, interval_s=list(p.interval_s))
-    return dict(flops=p and p.flops, parameters=r.settings.get("parameters"), **more) | (dict(peak_bytes=r.memory.peak_bytes) if r.memory else {})
+    if r.memory: more |= dict(peak_bytes=r.memory.peak_bytes)
+    return dict(flops=p and p.flops, parameters=r.settings.get("parameters"), **more)
 
 def _main_roofs(r):
     "Return the roof of the dtype that the peaks are for, and that of main memory."
