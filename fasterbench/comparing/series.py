@@ -113,7 +113,8 @@ def _program_figures(r):
     p, step = r.program, r.environment.get("step") or {}
     more = {k: step[k] for k in ("mfu", "hfu", "largest_batch") if k in step}
     if p is not None and p.source == "predicted": more |= dict(limit_s=p.roof_time_s, interval_s=list(p.interval_s))
-    return dict(flops=p and p.flops, **more) | (dict(peak_bytes=r.memory.peak_bytes) if r.memory else {})
+    if r.memory: more |= dict(peak_bytes=r.memory.peak_bytes)
+    return dict(flops=p and p.flops, parameters=r.settings.get("parameters"), **more)
 
 def _main_roofs(r):
     "Return the roof of the dtype that the peaks are for, and that of main memory."
@@ -176,10 +177,14 @@ class Series(LongView):
 
     @property
     def worked(self)->list[str]:
-        "The FLOPs of each result, where all are known and some differ."
-        flops = [r.program and r.program.flops for r in self.results]
-        if None in flops or len({*flops}) == 1: return []
-        return [self._each("FLOPs", flops, [brief(n, "FLOP") for n in flops])]
+        "The FLOPs and parameters of each result, where all are known and some differ."
+        amounts = {"FLOPs": ([r.program and r.program.flops for r in self.results], "FLOP"),
+                   "parameters": ([r.settings.get("parameters") for r in self.results], "")}
+        def texts(of, unit):
+            short = [brief(n, unit) for n in of]
+            return short if len({*short}) > 1 else [f"{n} {unit}".strip() for n in of]
+        return [self._each(what, of, texts(of, unit)) for what, (of, unit) in amounts.items()
+                if None not in of and len({*of}) > 1]
 
     def _each(self, what, amounts, texts):
         "Say an amount of each result; of two, also their ratio."

@@ -13,6 +13,7 @@ from typing import NamedTuple
 from fastcore.basics import groupby
 
 from ..core.units import format_si, percent_text, scale_of
+from ..roofs.datasheet import listed_device, match_device
 from ..roofs.kinds import is_pointwise
 from ..timing.certainty import half_text, roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
@@ -325,6 +326,12 @@ def time_division(result)->list[str]:
     if not rows_s or known and not time_doubt(result.timing): return [divides]
     return [divides, f"most time: {_slowest_rows(result.points, rows_s)}"]
 
+def _roofs_of(result):
+    "Name the device that the roofs are of, where the one that ran is another one of the table, or none of it."
+    ran, of = (r.environment.get("device_name", "") for r in (result, result.peaks))
+    device = listed_device(result.peaks)
+    return f" of {of}" if ran and device and device != match_device(ran).device else ""
+
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
@@ -333,7 +340,8 @@ def headline(result)->list[str]:
         divides = time_division(result) if result.idle else []
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
     divides = [*time_division(result), *limits_text(result.limits), *hint]
-    return [*step_answer(result), *lines, *divides, f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
+    return [*step_answer(result), *lines, *divides, 
+            f"roofs{_roofs_of(result)}: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t, said):
