@@ -12,7 +12,7 @@ from typing import Optional
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top,
                                  app, batch_sizes, check_there, dtype_named, option, saved_result,
-                                 shape_given, show, switch, target_device, usage_error, whole, words)
+                                 shape_given, show, switch, target_device, usage_error, whole, with_unit, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..views.columns import as_fields
@@ -149,9 +149,9 @@ def predict_verb(
     kernels:KernelFile=None,
     cuda_graph:switch("Predict the replay of a CUDA graph, in which the GPU needs less time between kernels than with "
                       "a launch of each.", "--cuda-graph")=False,
-    launch_s:option("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, and "
-                    "that the GPU waits for it if its kernels take less.  [default: the GPU never waits]",
-                    "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
+    launch_s:with_unit("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, "
+                       "and that the GPU waits for it if its kernels take less.  [default: the GPU never waits]",
+                       "--launch-time", unit="s", example="8ms")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: that of the input, else 1]",
