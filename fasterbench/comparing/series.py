@@ -23,9 +23,10 @@ from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone, is_split,
-                                        lacks_loss, limits_text, machine, model_name, roofs_text, shares_of_peak,
-                                        short_name, step_answer, time_division, time_doubt, time_text)
-from ..views.origin import amount_done, batch_of, conditions, long_facts
+                                        is_rate_at_most, largest_batch_text, limits_text, machine, model_name,
+                                        per_device, roofs_text, shares_of_peak, short_name, step_answer,
+                                        time_division, time_doubt, time_text)
+from ..views.origin import amount_done, conditions, devices_of, long_facts, per_second, samples_of
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
 from ..views.result import Result
@@ -214,9 +215,8 @@ class Series(LongView):
     @property
     def throughputs(self)->list[float|None]:
         "Tokens or samples per second of each result; None where the batch is not known, or units differ."
-        done = list(map(amount_done, self.results))
-        alike = len({unit for _, unit in done}) == 1
-        return [n / t if alike and n and t else None for (n, _), t in zip(done, self.times)]
+        alike = len({amount_done(r)[1] for r in self.results}) == 1
+        return [per_second(r, t) if alike else None for r, t in zip(self.results, self.times)]
 
     @property
     def unit(self)->str:
@@ -237,12 +237,14 @@ class Series(LongView):
         told = []
         if fitting:
             best = max(fitting, key=self.throughputs.__getitem__)
-            rate = f"{brief(self.throughputs[best])} {self.unit}/s expected{self.throughput_of}"
-            told = [f"highest rate: {self.labels[best]}, {' · '.join([rate, *shares_of_peak(steps[best])])}"]
-        if all("largest_batch" in s for s in steps):
-            of = {machine(r): f"{s['largest_batch']} samples" for r, s in zip(self.results, steps)}
-            without = ", no cross-entropy" * any(map(lacks_loss, self.results))
-            told += _one_or_each(f"largest batch (tensors alone{without})", list(of), list(of.values()))
+            r, per_s, n = self.results[best], self.throughputs[best], devices_of(self.results[best])
+            shared = f" on {n} devices ({samples_of(r) // n} each)" if n > 1 and samples_of(r) else ""
+            at_most = "at most " * is_rate_at_most(r)
+            rate = f"{at_most}{brief(per_s)} {self.unit}/s expected{per_device(r, per_s)}{self.throughput_of}"
+            told = [f"highest rate: {self.labels[best]}{shared}, {' · '.join([rate, *shares_of_peak(r)])}"]
+        if all(steps) and any(map(largest_batch_text, self.results)):
+            of = {machine(r): largest_batch_text(r) for r in self.results}
+            told += _one_or_each("largest batch", list(of), list(of.values()))
         beyond = [f"{label} ({r.memory.peak} of {format_si(r.room, 'B')})"
                   for label, r in zip(self.labels, self.results) if is_beyond_room(r)]
         hints = {machine(r): r.environment["hint"] for r in self.results if "hint" in r.environment}
@@ -332,8 +334,8 @@ class Series(LongView):
     def to_dict(self)->dict:
         "Return the rows, and what the whole takes, as plain values that JSON can hold."
         rate = f"{self.unit}_per_s"
-        whole = [dict({"name": l, "batch": batch_of(r.sample), "time_s": t, rate: s}, **_program_figures(r),
-                      of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
+        whole = [dict({"name": l, "batch": samples_of(r), "devices": devices_of(r), "time_s": t, rate: s},
+                      **_program_figures(r), of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
         return super().to_dict() | dict(quantity=self.quantity, results=whole, differences=self.differences)

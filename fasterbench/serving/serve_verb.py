@@ -14,7 +14,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..cli.app import (Saving, app, batch_sizes, examples, option, output, several_whole, show,
-                                 usage_error, whole)
+                                 usage_error, whole, with_unit)
 from ..predicting.predict_verb import target_devices
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
@@ -88,13 +88,13 @@ def serve_verb(
                   "[default: the range of the three]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
-    tpot:option("Find the largest batch with an expected time per output token of at most SECONDS.",
-                kind=Optional[float], metavar="SECONDS")=None,
+    tpot:with_unit("Find the largest batch with an expected time per output token of at most this.",
+                   "--tpot", unit="s", example="40ms")=None,
     price:option("Set the price of one device-hour, in any currency, or one for each device: 2.5,3.5; the output then "
                  "has the price per million tokens and per request.",
                  metavar="PRICE,…")=None,
-    network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
-                   kind=Optional[float], metavar="RATE")=None,
+    network:with_unit("Set the send bandwidth of each device.  [default: that of the device's link]",
+                      "--network", unit="B/s", example="450GB/s")=None,
     measured:option("Compare with measured decode tokens/s, over all sequences, at batch size N: 8:790.",
                     metavar="N:RATE,…")=None,
     html:output("Write the page; - for standard output.")=None, json:Saving=None,

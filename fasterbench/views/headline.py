@@ -21,7 +21,7 @@ from ..roofs.division import Division, division
 from ..roofs.row import totals
 from .columns import brief
 from .fold import fold, label
-from .origin import number_of_calls, sample_text
+from .origin import devices_of, number_of_calls, sample_text
 from .roof_lines import network_in_use
 from .view import told_apart
 
@@ -47,6 +47,8 @@ def phases_run(result)->str:
 def machine_name(environment:dict, device:str)->str:
     "Return the device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
     name, threads = environment.get("device_name") or device, environment.get("threads")
+    devices = (environment.get("step") or {}).get("devices", 1)
+    if devices > 1: name = f"{devices} × {name}"
     return f"{name}, {threads} thread{'s' if threads != 1 else ''}" if threads and device in ("", "cpu") else name
 
 def machine(result)->str:
@@ -82,6 +84,16 @@ def alone_text(result)->str:
     sending_s = result.environment.get("step", {}).get("sending_s")
     sends = f"; sending takes at least {brief(sending_s, 's')}" if sending_s else ""
     return f" (device time only{longer}{sends})"
+
+def is_rate_at_most(result)->bool:
+    "Tell if launching or sending may take longer than the device: a rate by its time is the most."
+    step = result.environment.get("step") or {}
+    return "launching" in alone_text(result) or (step.get("sending_s") or 0) > (result.program.time_s or 0)
+
+def per_device(result, rate:float)->str:
+    "Return the part of a rate that is of each device; empty where there is one."
+    n = devices_of(result)
+    return f", {brief(rate / n)} each" if n > 1 else ""
 
 def time_text(result)->str:
     "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
@@ -271,11 +283,12 @@ def is_beyond_room(result)->bool:
     known = result.room and result.memory and not result.environment.get("step", {}).get("sharded")
     return bool(known and result.memory.peak_bytes > result.room)
 
-def shares_of_peak(step:dict)->list[str]:
+def shares_of_peak(result)->list[str]:
     "Return the MFU of a predicted training step, and its HFU where that is another."
+    step, most = result.environment.get("step") or {}, "≤ " * is_rate_at_most(result)
     of = f" ({step['peak']})" if "peak" in step else ""
-    told = [f"MFU{of} {percent_text(step['mfu'])}"] if "mfu" in step else []
-    return [*told, f"HFU {percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
+    told = [f"MFU{of} {most}{percent_text(step['mfu'])}"] if "mfu" in step else []
+    return [*told, f"HFU {most}{percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
 
 def loss_text(result)->str:
     "Say that the loss of a training step is the sum of the output, where none was given."
@@ -285,11 +298,19 @@ def lacks_loss(result)->bool:
     "Tell if a step works on tokens, and has no loss over their classes, which takes memory."
     return result.environment.get("step", {}).get("unit") == "tokens" and bool(loss_text(result))
 
-def _step_rate(result):
-    "Return the rate of a step; that of the device is the most, where launching may take longer."
-    step, longer = result.environment["step"], "launching" in alone_text(result)
-    each = " per device" * ("devices" in step)
-    return f"{'at most ' * longer}{brief(step['per_s'])} {step['unit']}/s{each}"
+def step_rate(result)->str:
+    "Return the rate of a step: of all devices, and of each; of the device alone it is the most, where others wait."
+    step = result.environment["step"]
+    at_most = "at most " * is_rate_at_most(result)
+    return f"{at_most}{brief(step['per_s'])} {step['unit']}/s{per_device(result, step['per_s'])}"
+
+def largest_batch_text(result)->str:
+    "Return the largest batch of a step, or why it is not known; empty where it was not asked."
+    step, n, without = result.environment["step"], devices_of(result), ", no cross-entropy" * lacks_loss(result)
+    if step.get("sharded"): return "unknown (the memory of shards is not counted)"
+    if (most := step.get("largest_batch")) is None: return ""
+    each = f"{most // n} each, " * (n > 1)
+    return f"{most} samples ({each}tensors alone{without})"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
@@ -297,15 +318,14 @@ def step_answer(result, largest:bool=True)->list[str]:
     if not step: return []
     told = []
     if "per_s" in step:
-        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", _step_rate(result)]
+        told = [f"expected {format_si(p.time_s, 's')}, {step_rate(result)}{alone_text(result)}"]
     there = f" of {format_si(room, 'B')}{', does not fit' * is_beyond_room(result)}" if room else ""
-    unsharded = "unsharded " * step.get("sharded", False)
-    told += [*shares_of_peak(step), f"{unsharded}memory {result.memory.peak}{there}"]
-    without = ", no cross-entropy" * lacks_loss(result)
-    if largest and "largest_batch" in step:
-        told.append(f"largest batch {step['largest_batch']} samples (tensors alone{without})")
+    unsharded, n = "unsharded " * step.get("sharded", False), devices_of(result)
+    of = " of each" * (n > 1)
+    told += [*shares_of_peak(result), f"{unsharded}memory{of} {result.memory.peak}{there}"]
+    if largest and (most := largest_batch_text(result)): told.append(f"largest batch {most}")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
-    each = f" on each of {step['devices']} devices" if "devices" in step else ""
+    each = f" on {n} devices" * (n > 1)
     return [f"a step of {step['work']} {unit}{each}{loss_text(result)}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
