@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/engine/backward.ipynb #e4894fe8
 import heapq, threading, weakref
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from itertools import count
 from sys import getrefcount
@@ -24,8 +24,8 @@ from .step import graph_nodes
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
     """The node that runs in this thread, what it used, its backward and number, how many contexts are open, hooks,
-    tensors that keep their gradients, and nodes in whose place others run."""
-    node, task, backward, depth, tracer, asked, instead = None, -1, None, 0, None, None, ()
+    tensors that keep their gradients, nodes in whose place others run, and the mode of backwards."""
+    node, task, backward, depth, tracer, asked, instead, within = None, -1, None, 0, None, None, (), None
     def __init__(self): self.used, self.hooks, self.keepers = [], {}, {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
@@ -281,6 +281,10 @@ _lost = ("a training step through torch.func.grad, vjp or jacrev cannot be count
 
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
+    with _running.within or nullcontext():
+        return _run_here(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
+
+def _run_here(roots, grads, keep_graph, create_graph, inputs, *rest, **how):
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
     if create_graph and any(map(_has_outer_graph, roots)): raise ValueError(_lost)
     before, _running.task = (_running.task, _running.backward), next(_tasks)
@@ -317,6 +321,16 @@ def run_instead(
     with _asking():
         try: yield
         finally: _running.instead = before
+
+@contextmanager
+def also_in_backward(
+    mode, # Of functions: PyTorch leaves it to run a backward, which is one
+):
+    "Enter a mode, and again in the backwards of this thread within the context."
+    before, _running.within = _running.within, mode
+    with _engine(), mode:
+        try: yield
+        finally: _running.within = before
 
 class _Queue:
     "PyTorch's engine; what is to be called after a backward waits for the one of this thread."
