@@ -150,6 +150,7 @@ def _as_gradient(grad, about):
 class _Saved:
     "Holds what a node saved, and how it is unpacked, until the node has run."
     value = unpack = whole = None
+    shown = False                # By a node of the graph itself, and not one within another
     def pack(self, value):
         self.value = value
         return self
@@ -160,7 +161,7 @@ def _unpacked(saved):
         raise RuntimeError("Trying to backward through the graph a second time: what its nodes saved is freed; "
                            "retain_graph=True keeps it")
     if saved.unpack is None: return saved.value
-    _running.used.append(saved)
+    if not saved.shown: _running.used.append(saved)
     return saved.unpack(saved.value)
 
 def _push_held(pack, unpack):
@@ -176,6 +177,22 @@ def _packed(pack, unpack, tensor):
 def _set_push(push): torch._C._autograd._push_saved_tensors_default_hooks = push
 _pushed = SharedSwitch(lambda: torch._C._autograd._push_saved_tensors_default_hooks, _set_push, lambda: _push_held)
 
+def _itself(value): return value
+
+def _kept_apart(tensor):
+    saved = _Saved().pack(tensor.detach())                      # its graph would hold what it is held by
+    saved.unpack = _itself
+    return saved
+
+@contextmanager
+def saved_apart():
+    "Hold what nodes save that are made within the context, until they have run: one within another is not shown."
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None    # that hold it, as checkpointing
+    if hooked or not _running.depth: yield; return
+    _pushed.before(_kept_apart, _unpacked)
+    try: yield
+    finally: torch._C._autograd._pop_saved_tensors_default_hooks()
+
 @cache
 def _saved_names(kind): return [name for name in dir(kind) if name.startswith("_raw_saved_")]
 
@@ -188,9 +205,10 @@ def _loosened(node)->list:
             held = _Saved()
             try:
                 held.whole = getattr(saved, "data", None)       # what is packed is no view, and does not hold its base
-                saved.register_hooks(held.pack, _unpacked)
+                if isinstance(held.whole, _Saved): held.whole.shown = True
+                else: saved.register_hooks(held.pack, _unpacked)
             except (RuntimeError, AttributeError): continue     # None; or with hooks of its own
-            found.append(held)
+            found.append(held.whole if isinstance(held.whole, _Saved) else held)
     return found
 
 # %% ../../nbs/engine/backward.ipynb #ebb7e2d5

@@ -27,7 +27,7 @@ from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOu
                                       is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
 from ..engine.backward import (also_in_backward, asked_of_node, backward_here, forget_unasked, run_instead,
-                                         running_node)
+                                         running_node, saved_apart)
 from ..engine.model_state import groups_of, node_hooks, sharded_class
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep, graph_nodes
@@ -364,6 +364,13 @@ def _fake_sample(tree, fake, tensors):
                     x if callable(x) or isinstance(x, plain) else copy.deepcopy(x, memo), tree)
 
 # %% ../../nbs/work/target.ipynb #h3ld0e02
+def _writes_view(f, args, kwargs):
+    "Tell if a function writes a view in place, by its name or by an argument of it."
+    name = getattr(f, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") or name.startswith("__i") or any(
+        value is True for value in (*args, *kwargs.values()))
+    return in_place and args and isinstance(args[0], torch.Tensor) and args[0]._is_view()
+
 class _InPlaceOfHeld(TorchFunctionMode):
     "Within the context, code that holds a parameter gets the one in its place: its gradient, its graph."
     def __init__(self, place):
@@ -376,7 +383,7 @@ class _InPlaceOfHeld(TorchFunctionMode):
 
     def __torch_function__(self, f, types, args=(), kwargs=None):
         args, kwargs = (map_tensors(self.there, a) for a in (list(args), kwargs or {}))
-        return f(*args, **kwargs)
+        with saved_apart() if _writes_view(f, args, kwargs) else nullcontext(): return f(*args, **kwargs)
 
 # %% ../../nbs/work/target.ipynb #ddd60b8d
 def _optimizer_of(optimizer, place):
