@@ -11,7 +11,7 @@ from torch import nn
 
 import fasterbench
 from conftest import heavy, heavy_only, nightly, nightly_only
-from fasterbench.engine.process import _lock, _present, _process_switches, _thread_switches
+from fasterbench.engine.process import _present, in_turn, _process_switches, _thread_switches
 from fasterbench.engine.model_state import _occupied, _freed
 from fasterbench.timing.profiler import _one_at_a_time
 from fasterbench.roofline import HardwarePeaks, RooflineAnalyzer
@@ -47,7 +47,7 @@ def look(net, optimizer):
     state = None if optimizer is None else str(optimizer.state_dict())
     switches = [s.now() for s in (*_thread_switches, *_process_switches)]
     process = signal.getsignal(signal.SIGINT), os.environ.get("KINETO_LOG_LEVEL"), torch._C._is_torch_function_enabled()
-    locks = len(_present), len(_occupied), _lock._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
+    locks = len(_present), len(_occupied), in_turn._is_owned(), _freed._is_owned(), _one_at_a_time._is_owned()
     return (modules, tensors, len(net.cache.entries), net.deep["a"][0], state, torch.get_rng_state().tolist(), switches,
             process, locks)
 

@@ -45,13 +45,28 @@ def write_whole(
     except OSError as error:
         raise type(error)(f"cannot write {path}: {error.strerror or error}") from None      # a full disk names no file
 
+def _unnamed(folder):
+    "Return a new file without a name, which vanishes with its process; `None` where the system has none."
+    if not os.path.isdir("/proc/self/fd"): return None
+    try: return open(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
+    except (OSError, AttributeError): return None
+
+def _name(file, path):
+    "Give a file without a name the name `path`, or a copy of it, where the system does not let it have one."
+    here = f"/proc/self/fd/{file}"
+    try: os.link(here, path, src_dir_fd=file)        # any `src_dir_fd`: without one, Python links the link itself
+    except OSError: shutil.copyfile(here, path)
+
 def _write_pieces(real, pieces, follow):
     plain = real.is_file() and not real.is_symlink()
     if follow and real.exists() and not plain:
         with open(real, "wb") as f: return f.writelines(pieces)
     beside = real.with_name(f".{real.name[:40]}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
-        with open(beside, "xb") as f: f.writelines(pieces)
+        with _unnamed(real.parent) or open(beside, "xb") as f:
+            f.writelines(pieces)
+            f.flush()
+            if not beside.exists(): _name(f.fileno(), beside)
         if plain: shutil.copymode(real, beside)
         os.replace(beside, real)
     finally: beside.unlink(missing_ok=True)

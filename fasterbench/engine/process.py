@@ -21,7 +21,7 @@ from ..core.private import _disable_profiler, _get_current_dispatch_mode_stack, 
 from .accelerator import (accelerator_random, accelerator_type, attention_switches, flags,
                                             precisions, restore_accelerator_random)
 from .uncompiled import inductor_hidden
-from .undo import Undo, let_go
+from .undo import SharedSwitch, Undo, in_turn, let_go
 
 # %% ../../nbs/engine/process.ipynb #c9e0d2aa
 class _Switch(NamedTuple):
@@ -111,20 +111,19 @@ def _restore(switches, values):
     for switch, value in reversed(list(zip(switches, values))): switch.put_back(value)
 
 # %% ../../nbs/engine/process.ipynb #5cef9389
-_lock = threading.RLock()
 _present, _at_first = {}, []     # Contexts in use, by thread; and the state of the process before the first
 
 class _Presence:
     "One context of one thread."
     state = None
     def enter(self):
-        with _lock:
+        with in_turn:
             self.state = [s.now() for s in _process_switches], random_state()
             if not _present: _at_first[:] = [self.state]
             _present[self] = threading.get_ident()
 
     def leave(self):
-        with _lock:
+        with in_turn:
             _present.pop(self, None)
             if self.state is None or not set(_present.values()) <= {threading.get_ident()}: return
             switches, generators = self.state if _present else _at_first[0]
@@ -137,7 +136,7 @@ def restore_process(
 ):
     "Let `undo` put back the state of the process and of this thread."
     presence = _Presence()
-    undo.add(let_go, _lock)
+    undo.add(let_go, in_turn)
     undo.add(presence.leave)
     undo.add(_restore, _thread_switches, [s.now() for s in _thread_switches])
     presence.enter()
@@ -148,35 +147,6 @@ def preserved_process():
     with (undo := Undo()), undo:
         restore_process(undo)
         yield
-
-# %% ../../nbs/engine/process.ipynb #54d3eca4
-class SharedSwitch:
-    "Contexts within which a switch of the process has one value, in however many threads."
-    def __init__(self,
-        read, # Gives its value
-        set,  # Sets it
-        value # The value within the contexts: a function that gives it
-    ):
-        self.read, self.set, self.value, self.users, self.before = read, set, value, [], None
-
-    def _take(self, user):
-        with _lock:
-            if not self.users: self.before = self.read()
-            self.users.append(user)
-            self.set(self.value())
-
-    def _give(self, user):
-        with _lock:
-            if user in self.users and len(self.users) == 1: self.set(self.before)
-            if user in self.users: self.users.remove(user)
-
-    @contextmanager
-    def __call__(self):
-        with (undo := Undo()), undo:
-            undo.add(let_go, _lock)
-            undo.add(self._give, user := object())
-            self._take(user)
-            yield
 
 # %% ../../nbs/engine/process.ipynb #b98d8a07
 gc_paused = SharedSwitch(gc.isenabled, lambda on: gc.enable() if on else gc.disable(), lambda: False)

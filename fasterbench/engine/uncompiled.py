@@ -11,20 +11,20 @@ from contextlib import contextmanager
 from functools import cache
 from importlib.util import module_from_spec, spec_from_file_location
 from pathlib import Path
-from threading import get_ident
+from threading import local
 from types import FunctionType, ModuleType
 
 import torch
 
 from ..core.imports import Awaited
 from ..core.private import DisableTorchFunction, FakeTensorMode, TorchDispatchMode, _disable_current_modes
-from .undo import Undo
+from .undo import SharedSwitch, Undo, in_turn
 
 # %% ../../nbs/engine/uncompiled.ipynb #d92e1e6b
 @contextmanager
 def _out_of_modes(module):
-    "Keep modes from seeing what happens within the context."
-    if isinstance(sources := sys.modules.get(_sources), _Away): sources.leave()
+    "Take away what stands for the compiler, and keep modes from seeing what happens within the context."
+    _take_away()
     with _disable_current_modes(), DisableTorchFunction(): yield
     gc.collect()        # a frame in a cycle, which `torch.fx.wrap` leaves, holds those around it, and their tensors
 
@@ -55,10 +55,6 @@ class _AwaySources(_Away):
 
 def _is_imported(): return not isinstance(sys.modules.get(_compiler), (_Away, type(None)))
 
-def is_compiler_loaded():
-    "Return whether the compiler is imported, far enough to be told."
-    return "disable" in getattr(sys.modules.get(_compiler), "__dict__", ())
-
 def _kept_out(spaces):
     "Return the functions in dictionaries, or within them, that tell the compiler to keep out when they first run."
     code = torch._disable_dynamo(lambda: None).__code__
@@ -81,18 +77,6 @@ def _of_operators():
     modules = refs, refs.nn.functional, refs.special, refs.linalg, refs.fft, torch._decomp.decompositions
     return _kept_out([*map(vars, modules), *torch._decomp.global_decomposition_table.values()])
 
-# %% ../../nbs/engine/uncompiled.ipynb #5d698140
-def _untold(f):
-    "Return what stands for `f` as long as there is no compiler to be told."
-    def run(*args, **kwargs):
-        if not is_compiler_loaded(): return f(*args, **kwargs)
-        _tell_again(f, run)
-        return torch._disable_dynamo(f)(*args, **kwargs)
-    return run
-
-def _tell_again(f, run):
-    if vars(f).get(_told) is run: delattr(f, _told)
-
 # %% ../../nbs/engine/uncompiled.ipynb #679a6d54
 _settings_name = "torch._dynamo.config"
 
@@ -100,39 +84,16 @@ _settings_name = "torch._dynamo.config"
 def _compiler_settings():
     "Return the settings of the compiler, read without it."
     spec = spec_from_file_location(_settings_name, Path(torch.__path__[0])/"_dynamo"/"config.py")
-    with _importable(module_from_spec(spec)) as settings: spec.loader.exec_module(settings)
+    with in_turn, _importable(module_from_spec(spec)) as settings: spec.loader.exec_module(settings)
     return settings
 
 @contextmanager
 def _importable(settings):
     "Let an import of the settings within the context give these."
-    sys.modules[_settings_name] = settings
+    sys.modules.setdefault(_settings_name, settings)
     try: yield settings
-    finally:
-        if not _is_imported(): sys.modules.pop(_settings_name, None)    # else it has taken them
-
-def _leave(functions, away):
-    "Take back what stood for the compiler."
-    for f, run in functions: _tell_again(f, run)
-    if vars(torch).get("_dynamo") is away: del torch._dynamo
-
-@contextmanager
-def uncompiled():
-    "Keep PyTorch from importing the compiler within the context, unless something is compiled."
-    if _is_imported(): yield; return
-    try: found = [*_kept_out(map(vars, [*_mode_classes(), torch.optim.Optimizer])), *_of_operators()]
-    except (AttributeError, ValueError): found = []      # another release of PyTorch; the import is slow, and all
-    functions, away = [(f, _untold(f)) for f in found if not hasattr(f, _told)], _AwayCompiler(_compiler)
-    awaited = Awaited(_compiler, _out_of_modes)
-    with (undo := Undo()), undo:
-        undo.add(_leave, functions, away)
-        undo.add(awaited.leave)
-        awaited.enter()
-        for f, run in functions: setattr(f, _told, run)
-        if "_dynamo" not in vars(torch): torch._dynamo = away
-        undo.add((sources := _AwaySources(_sources)).leave)
-        sys.modules.setdefault(_sources, sources)
-        yield
+    finally:                                    # an import of the compiler meanwhile has taken them
+        if not _is_imported() and sys.modules.get(_settings_name) is settings: del sys.modules[_settings_name]
 
 def fake_mode():
     "Return a new mode of fake tensors; within `uncompiled` it imports no compiler."
@@ -140,33 +101,62 @@ def fake_mode():
     if not isinstance(vars(torch).get("_dynamo"), _Away) or _is_imported(): return make()
     with _importable(_compiler_settings()): return make()
 
+# %% ../../nbs/engine/uncompiled.ipynb #unc00002
+_away, _no_sources, _as_they_are = _AwayCompiler(_compiler), _AwaySources(_sources), []
+_awaited = Awaited(_compiler, _out_of_modes)
+
+def _stand_in():
+    "Put what stands for the compiler in its place."
+    if _is_imported(): return
+    try: found = [*_kept_out(map(vars, [*_mode_classes(), torch.optim.Optimizer])), *_of_operators()]
+    except (AttributeError, ValueError): found = []      # another release of PyTorch; the import is slow, and all
+    if _awaited not in sys.meta_path: _awaited.enter()
+    _as_they_are[:] = dict.fromkeys([*_as_they_are, *found])
+    for f in found: vars(f).setdefault(_told, f)
+    vars(torch).setdefault("_dynamo", _away)
+    sys.modules.setdefault(_sources, _no_sources)
+    if _is_imported(): _take_away()             # by another thread, meanwhile
+
+def _take_away():
+    "Take away what stands for the compiler."
+    for f in [*_as_they_are]:
+        if vars(f).get(_told) is f: vars(f).pop(_told, None)
+    _as_they_are.clear()
+    _awaited.leave()
+    _no_sources.leave()
+    if vars(torch).get("_dynamo") is _away: del torch._dynamo
+
+uncompiled = SharedSwitch(lambda: False, lambda on: _stand_in() if on else _take_away(), lambda: True)
+uncompiled.__doc__ = "Within `uncompiled()` PyTorch imports no compiler, unless something is compiled."
+
 # %% ../../nbs/engine/uncompiled.ipynb #a390fc4c
 @contextmanager
 def import_answered():
     "Let an import of the compiler within the context find what stands for it, where `uncompiled` keeps it out."
-    away = vars(torch).get("_dynamo")
-    if not isinstance(away, _Away) or _is_imported(): yield; return
-    sys.modules[_compiler] = away
+    if vars(torch).get("_dynamo") is _away: sys.modules.setdefault(_compiler, _away)
     try: yield
-    finally: away.leave()
-
+    finally: _away.leave()
 
 # %% ../../nbs/engine/uncompiled.ipynb #f3c5da4f
-class _Hidden(set):
-    "Names of modules that torch imports when they are asked for; this thread does not find the code generator."
-    def __init__(self, names):
-        super().__init__(names)
-        self.thread = get_ident()
+_here = local()
 
+class _Hidden(set):
+    "Names of modules that torch imports when they are asked for; a thread that hides it finds no code generator."
     def __contains__(self, name):
-        return super().__contains__(name) and (name != "_inductor" or get_ident() != self.thread)
+        return super().__contains__(name) and not (name == "_inductor" and getattr(_here, "hiding", False))
+
+def _lazy_names(): return getattr(torch, "_lazy_modules", None)
+
+def _set_lazy_names(names): torch._lazy_modules = names
+
+_hidden = SharedSwitch(_lazy_names, _set_lazy_names, lambda: _Hidden(_lazy_names()))
 
 @contextmanager
 def inductor_hidden():
     "Hide the code generator within the context from the code of torch that runs there, unless it is loaded."
-    names = getattr(torch, "_lazy_modules", None)        # another release of PyTorch: the import is slow, and all
-    if names is None or "torch._inductor" in sys.modules: yield; return
-    with (undo := Undo()), undo:
-        undo.add(setattr, torch, "_lazy_modules", names)
-        torch._lazy_modules = _Hidden(names)
+    # another release of PyTorch has no such names: the import is slow, and all
+    if _lazy_names() is None or "torch._inductor" in sys.modules: yield; return
+    with (undo := Undo()), undo, _hidden():
+        undo.add(setattr, _here, "hiding", False)
+        _here.hiding = True
         yield

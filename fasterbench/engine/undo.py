@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/engine/undo.ipynb #cd9d5d09
 import signal, threading
+from contextlib import contextmanager
 
 # %% ../../nbs/engine/undo.ipynb #d9ccbae7
 class Shield:
@@ -63,3 +64,34 @@ def let_go(
 ):
     "Release `lock` completely, however often this thread took it."
     while lock._is_owned(): lock.release()
+
+# %% ../../nbs/engine/undo.ipynb #uss00002
+in_turn = threading.RLock()     # Held by who changes what all threads see
+
+class SharedSwitch:
+    "Contexts within which a switch of the process has one value, in however many threads."
+    def __init__(self,
+        read, # Gives its value
+        set,  # Sets it
+        value # The value within the contexts: a function that gives it
+    ):
+        self.read, self.set, self.value, self.users, self.before = read, set, value, [], None
+
+    def _take(self, user):
+        with in_turn:
+            if not self.users: self.before = self.read()
+            self.users.append(user)
+            self.set(self.value())
+
+    def _give(self, user):
+        with in_turn:
+            if user in self.users and len(self.users) == 1: self.set(self.before)
+            if user in self.users: self.users.remove(user)
+
+    @contextmanager
+    def __call__(self):
+        with (undo := Undo()), undo:
+            undo.add(let_go, in_turn)
+            undo.add(self._give, user := object())
+            self._take(user)
+            yield

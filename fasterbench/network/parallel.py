@@ -62,8 +62,10 @@ def _gathered_again(model, reshard):
     "Return what FSDP2 gathers again: what was given up where a gradient comes, and the layer before, ahead of need."
     if reshard is False or not any(p.requires_grad for p in model.parameters()): return []
     layers = [list(layer.parameters()) for layer in _layers(model)]
-    first = next((i for i, own in enumerate(layers) if any(p.requires_grad for p in own)), len(layers))
-    inside, again = {id(p) for own in layers for p in own}, {id(p) for own in layers[max(first - 1, 0):] for p in own}
+    inside = {id(p) for own in layers for p in own}
+    tables = [m.weight for m in model.modules() if isinstance(m, nn.Embedding) and id(m.weight) not in inside]
+    first = next((i for i, own in enumerate([tables, *layers]) if any(p.requires_grad for p in own)), len(layers) + 1)
+    again = {id(p) for own in layers[max(first - 2, 0):] for p in own}
     return [p for p in model.parameters() if id(p) in again or reshard and id(p) not in inside]
 
 def check_parallel(parallel:str, ranks:int):
@@ -84,7 +86,7 @@ def step_traffic(
     reduce_dtype=None,   # In which gradients are sent; None: `dtype`, the least. PyTorch 2.15: that of the parameters
     reshard:bool|None=None, # Of fsdp: which parameters are given up after the forward; None: all but those of the root
 )->StepTraffic:
-    "Return the bytes of the collectives of a training step."
+    "Return the bytes of the collectives of a training step of one forward and one backward."
     check_parallel(parallel, ranks)
     check_choice("reshard", reshard, (None, True, False))
     dtype, reduce_dtype = (None if d is None else as_dtype(d) for d in (dtype, reduce_dtype))

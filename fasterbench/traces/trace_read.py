@@ -9,6 +9,7 @@ __all__ = ['TraceResult', 'read_trace', 'on_trace_ready']
 import os, runpy
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import BrokenExecutor
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from multiprocessing import get_all_start_methods
@@ -292,9 +293,18 @@ def _worth_processes(found):
     size = sum(os.path.getsize(s.path) for s in found if "://" not in s.path and os.path.exists(s.path))
     return len(found) > 1 and size >= 1 << 24 and "fork" in get_all_start_methods()
 
+def _mapped(executor, one, found):
+    "Return what an executor of the caller's makes of each trace."
+    made = []
+    try: made.extend(executor.map(one, found))
+    except BrokenExecutor as error:
+        read = f"{len(made)} of {len(found)} traces were read"
+        raise RuntimeError(f"a process of `executor` was ended; {read}") from error
+    return made
+
 def _reduce_all(found, peaks, name, executor, how):
     one = partial(_reduce_source, peaks=peaks, name=name, how=how)
-    if executor is not None: return list(executor.map(one, found))
+    if executor is not None: return _mapped(executor, one, found)
     return in_processes(one, found) if _worth_processes(found) else [one(s) for s in found]
 
 # %% ../../nbs/traces/trace_read.ipynb #d0246441

@@ -28,27 +28,25 @@ def _hand_on(one, source, pipe, parent):
     try: pipe.send((one(source), None))
     except Exception as error: pipe.send((None, error))
 
+class _Ended(RuntimeError): "A process has ended without an answer."
+
 def _answer(pipe, process, source):
-    "Return what a worker sent. Raise its error, or `RuntimeError` where it has died."
+    "Return what a worker sent, or an `_Ended` where it has died. Raise its error."
     try: made, error = pipe.recv()
     except EOFError:
         process.join()
         code = process.exitcode
         how = f"by {signal.Signals(-code).name}" if code < 0 else f"with exit code {code}"
-        raise RuntimeError(f"{source}: the process that read it was ended {how}") from None
+        return _Ended(f"{source}: the process that read it was ended {how}")
     if error is not None: raise error
     return made
 
-def in_processes(
-    one,     # A function of a source
-    sources:list,
-)->list:
-    "Return what `one` makes of each source, in forked processes, as many at once as there are cores."
-    context, made, running = get_context("fork"), {}, {}
-    waiting = list(enumerate(sources))[::-1]
+def _answers(one, sources, at_once):
+    "Yield the number of a source, and what a process sent for it, or an `_Ended`."
+    context, running, waiting = get_context("fork"), {}, [*sources.items()][::-1]
     try:
         while waiting or running:
-            while waiting and len(running) < len(_cpus()):
+            while waiting and len(running) < at_once:
                 i, source = waiting.pop()
                 pipe, end = context.Pipe(duplex=False)
                 process = context.Process(target=_hand_on, args=(one, source, end, os.getpid()), daemon=True)
@@ -57,10 +55,21 @@ def in_processes(
                 running[pipe] = i, process
             for pipe in wait(running):
                 i, process = running.pop(pipe)
-                made[i] = _answer(pipe, process, sources[i])
+                yield i, _answer(pipe, process, sources[i])
                 process.join()
     finally:
         for _, process in running.values():
             process.kill()
             process.join()
+
+def in_processes(
+    one,     # A function of a source
+    sources:list,
+)->list:
+    "Return what `one` makes of each source, in forked processes, as many at once as there are cores."
+    made = dict(_answers(one, dict(enumerate(sources)), len(_cpus())))
+    lost = {i: sources[i] for i in sorted(made) if isinstance(made[i], _Ended)}
+    for i, answer in _answers(one, lost, 1):
+        if isinstance(answer, _Ended): raise answer
+        made[i] = answer
     return [made[i] for i in range(len(sources))]
