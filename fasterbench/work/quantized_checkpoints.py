@@ -61,7 +61,7 @@ class _Settings(dict):
         value = self.first(*names, default=default)
         if isinstance(value, bool) or value not in among:
             self.refused(names[0], value, f"one of {', '.join(map(str, among))}")
-        return int(value)
+        return value
 
     def size(self, *names, default=0)->int:
         "Return how many inputs share a scale; 0: all of a row, which a configuration writes as -1 too."
@@ -308,15 +308,28 @@ def _torchao(q, names):
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #0d3af6ad
 def _hqq_format(q):
+    "Return what gives the format of a matrix of so many outputs and inputs."
     of = q.inner("weight_quant_params") if "weight_quant_params" in q else q
-    bits = of.bits("nbits", "bits", among=(8, 4, 3, 2, 1), default=4)
-    def again(name):
-        other = q.inner(name)
-        return other.bits("nbits", among=(8, 4, 3, 2, 1)) / 8 + 4 / other.size("group_size", default=128) \
-            if q.get(name) else 2
-    whole = of.get("group_size", 64) is None                    # rows
-    return Format(3.2 if bits == 3 else bits, 0 if whole else of.size("group_size", default=64),
-                  scale=again("scale_quant_params") + again("zero_quant_params"), flat=not whole)
+    bits = of.bits("nbits", "bits", among=_hqq_bits, default=4)
+    group = 0 if of.get("group_size", 64) is None else of.size("group_size", default=64)      # 0: a row, or a column
+    each, fixed = map(sum, zip(*(_hqq_scale(q, name) for name in ("scale_quant_params", "zero_quant_params"))))
+    across = of.get("axis", 1) == 0
+    def format_of(outputs, inputs):
+        rows = (group or outputs) if across else outputs * inputs // (group or inputs)
+        words = 4 * math.ceil(rows / 10) * (outputs * inputs // rows)
+        more = words - outputs * inputs * 3 / 8 if bits == 3 else 0
+        shared = dict(group=group, flat=True) if group else dict(group=1, rows=0) if across else {}
+        return Format(_hqq_bits[bits], scale=each, fixed=fixed + more, **shared)
+    return format_of
+
+def _hqq_scale(q, name):
+    "Return the bytes of a scale or zero, and those of the matrix for all: a scale and a zero of theirs."
+    if not q.get(name): return 2, 0
+    of = q.inner(name)
+    each = of.bits("nbits", among=_hqq_bits) / 8
+    return (each, 4) if of.get("channel_wise") is False else (each + 4 / of.size("group_size", default=128), 0)
+
+_hqq_bits = {8: 8, 6: 8, 5: 8, 4: 4, 3: 3, 2: 2, 1.58: 2, 1: 1}          # as they are stored
 
 def _hqq(q, names):
     given = q.inner("quant_config") or q
@@ -326,7 +339,10 @@ def _hqq(q, names):
     names.unknown += [t for t in skipped if t not in tags]
     formats = {t: given[t] and _hqq_format(given.inner(t)) for t in own} or \
         dict.fromkeys(tags, None if own else _hqq_format(given))
-    return lambda m: None if m.is_table or m.is_transposed or tag(m.module) in skipped else formats.get(tag(m.module))
+    def format_of(m):
+        of = None if m.is_table or m.is_transposed or tag(m.module) in skipped else formats.get(tag(m.module))
+        return of and of(m.outputs, m.inputs)
+    return format_of
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #e7648554
 def _aqlm(q, names):
