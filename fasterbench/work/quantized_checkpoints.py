@@ -41,6 +41,13 @@ class Format:
         more = self.fixed + self.per_input * inputs + (4 * math.ceil(scales / self.nested) if self.nested else 0)
         return outputs * inputs * self.bits / 8 + scales * self.scale + more
 
+    @property
+    def text(self)->str:
+        "Bits of an element, and who shares a scale: \"4 bits with 4 B of scales for each 32 inputs\"."
+        shared = f"{self.rows} × {self.group} block" if self.group and self.rows > 1 else f"{self.group} inputs" \
+            if self.group else "row" if self.rows == 1 else "matrix"
+        return f"{self.bits:.3g} bits" + (f" with {self.scale:.3g} B of scales for each {shared}" if self.scale else "")
+
 fp8_math, fp4_math = "float8_e4m3fn", "float4_e2m1fn_x2"
 _per_tensor = dict(group=0, rows=0)
 _nvfp4, _mxfp4 = Format(4, 16, scale=1, fixed=4, math=fp4_math), Format(4, 32, scale=1, math=fp4_math)
@@ -497,9 +504,10 @@ class StoredWeights:
     unknown: tuple[str, ...]=() # Names in the configuration that match no module
 
     @property
-    def bits(self)->str:
-        "The bits of their elements: \"4 and 8\"."
-        return " and ".join(f"{b:.3g}" for b in sorted({f.bits for f in self.formats}))
+    def text(self)->str:
+        "The bits of their elements, with the scales where all have one format: \"4 and 8 bits\"."
+        if len(self.formats) == 1: return self.formats[0].text
+        return " and ".join(f"{b:.3g}" for b in sorted({f.bits for f in self.formats})) + " bits"
     @property
     def math(self)->str:
         "The dtype that multiplies; of several the narrowest, which a limit needs."
@@ -515,7 +523,7 @@ class StoredWeights:
     def lines(self, dtype:str)->list[str]:
         "Say how a count takes them: `dtype` multiplies. Nothing where no weight is stored in another form."
         if not self.bytes: return self.notes
-        stored = f"weights as the checkpoint stores them: matrices in {self.bits} bits, multiplied in {dtype}"
+        stored = f"weights as the checkpoint stores them: matrices in {self.text}, multiplied in {dtype}"
         return [stored, *self.notes]
 
     def with_part(self, path:str, other:"StoredWeights")->"StoredWeights":
