@@ -232,12 +232,13 @@ class Found:
     "A figure that was counted or measured."
     value: float|None                   # In the base unit; None: unknown
     interval: tuple[float, float]|None=None # Where the median lies; None: the value is exact
-    at_least: bool=False                # Whether the value is a lower bound, since operators are unknown
+    at_least: bool=False                # Whether the value is a lower bound
     samples: int=1                      # How many measurements it rests on
     doubt: str=""                       # What disturbed them, in words; a limit that is not kept is then undecided
     baseline_doubt: str=""              # What disturbed the baseline, in words; every limit is then undecided
     baseline: str=""                    # The saved result whose times the value is a ratio to
     load: str=""                        # What disturbed both sides alike, in words
+    least: str="operators without a FLOP rule; fasterbench.rule registers a rule" # Why it is a lower bound, if it is
     apart: float=1.0                    # By which factor unchanged code may differ from it, however many the rounds
     before: float|None=None             # At the baseline: the time, s, or what was counted; None: not known
     after: float|None=None              # The time now, s; None: what was counted is `value`
@@ -305,8 +306,7 @@ def judge(
     if found.value is None: return verdict("cannot say", "the figure is unknown")
     if found.at_least:
         if budget.comparison == "<=" and not budget.within(found.value): return verdict("broken")
-        return verdict("cannot say",
-                       "operators without a FLOP rule: the figure is a lower bound; fasterbench.rule registers a rule")
+        return verdict("cannot say", f"the figure is a lower bound: {found.least}")
     if found.interval is None: return verdict("kept" if budget.within(found.value) else "broken")
     if found.baseline_doubt: return verdict("cannot say", found.baseline_doubt)
     kept = [budget.within(v) for v in found.interval]

@@ -278,7 +278,7 @@ def _with_least_of_function(forecast, model, sample, peaks, autocast):
 def _stored_note(stored, dtype, compiled):
     "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
     if not stored.bytes or not compiled: return stored.lines(dtype)
-    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits"
+    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.text}"
     return [read, *stored.notes]
 
 def _predicted_result(model, run, forecast, like, compiled, autocast):

@@ -58,7 +58,9 @@ def _side_by_side(stored, served, places):
     said, ways = {}, [f"{kind} weights" for kind in found]
     for way, s in zip(ways, found.values()):
         for note in s.notes: said.setdefault(note, []).append(way)
-    notes = tuple(of_some(note, those, ways) for note, those in said.items())
+    origin, *others = said
+    others.sort(key=lambda note: len(said[note]) == len(ways))             # what differs comes first
+    notes = tuple(of_some(note, said[note], ways) for note in (origin, *others))
     roofs = tuple(dict.fromkeys(chain.from_iterable(s.roofs for s in found.values())))
     return replace(found[stored[0]], options=tuple(options), notes=notes, roofs=roofs)
 
@@ -79,8 +81,8 @@ def serve_verb(
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "
                  "devices, the largest batch that fits each]",
                  metavar="N,N,…")=None,
-    weights:option("Store weight matrices as bf16, int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128), or compare "
-                   "several: bf16,int4/128.  [default: as in the configuration]",
+    weights:option("Store weight matrices as bf16, int8 or fp8 (a scale per row), mxfp4, nvfp4, int4 (groups of 32) "
+                   "or int4/128, or compare several: bf16,int8.  [default: as in the configuration]",
                    metavar="DTYPE,…")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
