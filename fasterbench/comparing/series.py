@@ -118,11 +118,7 @@ def _program_figures(r):
     return dict(flops=p and p.flops, parameters=r.settings.get("parameters"), **more)
 
 def _main_roofs(r):
-    "Return the roof of the dtype that the peaks are for, and that of main memory."
-    if r.peaks is None: return "none"
-    memory = r.peaks.memory[-1]
-    return (f"{r.peaks.dtype.removeprefix('torch.')} {brief(r.peaks.peak_flops, 'FLOP/s')}, "
-            f"{memory.name} {brief(memory.bandwidth, 'B/s')}")
+    return roofs_text(r.peaks, (*r.points, *r.ops), main=True) if r.peaks else "none"
 
 def _one_or_each(what, labels, texts):
     "Return one line with the value of all results, or of each; none if the labels already say it."

@@ -9,7 +9,7 @@ __all__ = ['measured_by_first', 'measured_with']
 from dataclasses import replace
 
 from .collective_waits import with_waits
-from .collectives_view import collectives_table
+from .collectives_view import collectives_tab, collectives_table
 from .cpu_time import time_of_ranks
 from .gathered import gathered
 from .launch import joined_job

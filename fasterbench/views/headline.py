@@ -168,13 +168,15 @@ def highest_clock(peaks)->str:
     "Return the clock of roofs that no datasheet prints, `3090 MHz`; empty for others."
     return f"{peaks.environment['highest_clock'] / 1e6:.0f} MHz" if "highest_clock" in peaks.environment else ""
 
-def roofs_text(peaks, points=())->str:
-    "Return the roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`."
+def roofs_text(peaks, points=(), main:bool=False)->str:
+    """Return the roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`.
+
+    With `main`, only the ceiling of the rows that take most time, and main memory."""
     compute = [(c.name, c.flops) for c in sorted(peaks.compute, key=_by_use(peaks, points))]
-    memory = [(level.name, level.bandwidth) for level in peaks.memory]
+    memory = [(level.name, level.bandwidth) for level in peaks.memory][-1 if main else 0:]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
     highest = [f"at {clock}, the highest clock that the driver allows"] if (clock := highest_clock(peaks)) else []
-    return ", ".join([_values_text(compute[:4], "FLOP/s"),
+    return ", ".join([_values_text(compute[:1 if main else 4], "FLOP/s"),
                       *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs), *highest])
 
 def _by_use(peaks, points):

@@ -187,7 +187,8 @@ def _phases(r):
 def _spaced(name): return name.replace("_", " ")
 
 long_facts = "command", "commit"       # Long, and they rarely explain a difference: they come last
-_unsaid = "date", "predicted", "device_half_width", "step", "hint"
+said_in_headline = "device_half_width", "step", "hint", "earlier_s", "no_roofs"
+_unsaid = "date", "predicted", *said_in_headline
 
 # The files that a command writes do not change what it measures.
 _output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
