@@ -45,7 +45,7 @@ def _layer_memory(memory, path):
 
 def _of_memory(value, memory): return Found(value, at_least=not memory.exact, least="not all memory is known")
 
-def _counted(value, work, name, others=()):
+def _figure_of(value, work, name, others=()):
     "Return a figure; a lower bound where what is assumed of absent data makes it one, or `others` are there."
     least, why = is_least(name, work.assumptions), {}
     if least: why = dict(least="; ".join(work.assumptions))
@@ -58,9 +58,9 @@ def counted_figures(
 )->dict[str, dict[str, Found]]:
     "Return the counted figures per layer; those of the whole model under the empty name."
     layers, memory = work.by_module(), work.memory
-    def moved(own): return _counted(sum(w.bytes_moved for w in own), work, "bytes", work.unseen)
-    whole = dict(flops=_counted(work.flops_lower_bound, work, "flops", work.unknown_ops),
-                 contraction_flops=_counted(work.contraction_flops_lower_bound, work, "flops", work.unknown_ops),
+    def moved(own): return _figure_of(sum(w.bytes_moved for w in own), work, "bytes", work.unseen)
+    whole = dict(flops=_figure_of(work.flops_lower_bound, work, "flops", work.unknown_ops),
+                 contraction_flops=_figure_of(work.contraction_flops_lower_bound, work, "flops", work.unknown_ops),
                  bytes=moved(layers.values()),
                  unknown_operators=Found(sum(work.unknown_ops.values())),
                  parameters=Found(sum(p.numel() for p in model.parameters())),
@@ -68,8 +68,8 @@ def counted_figures(
                  saved_memory=_of_memory(memory.saved_bytes, memory))
     def layer(path, names):
         own = [layers[n] for n in names]
-        return dict(flops=_counted(total(w.flops for w in own), work, "flops"), bytes=moved(own),
-                    contraction_flops=_counted(total(w.contraction_flops for w in own), work, "flops"),
+        return dict(flops=_figure_of(total(w.flops for w in own), work, "flops"), bytes=moved(own),
+                    contraction_flops=_figure_of(total(w.contraction_flops for w in own), work, "flops"),
                     unknown_operators=Found(sum(len(w.unknown) for w in own)), **_layer_memory(memory, path))
     return {path: layer(path, names) for path, names in _rows_inside(layers).items()} | {"": whole}
 

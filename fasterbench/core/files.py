@@ -45,7 +45,7 @@ def write_whole(
     except OSError as error:
         raise type(error)(f"cannot write {path}: {error.strerror or error}") from None      # a full disk names no file
 
-def _unnamed(folder):
+def _nameless(folder):
     "Return a new file without a name, which vanishes with its process; `None` where the system has none."
     if not os.path.isdir("/proc/self/fd"): return None
     try: return open(os.open(folder, os.O_TMPFILE | os.O_RDWR, 0o666), "wb")
@@ -63,7 +63,7 @@ def _write_pieces(real, pieces, follow):
         with open(real, "wb") as f: return f.writelines(pieces)
     beside = real.with_name(f".{real.name[:40]}.{os.getpid()}.{uuid.uuid4().hex[:8]}")
     try:
-        with _unnamed(real.parent) or open(beside, "xb") as f:
+        with _nameless(real.parent) or open(beside, "xb") as f:
             f.writelines(pieces)
             f.flush()
             if not beside.exists(): _name(f.fileno(), beside)
