@@ -368,8 +368,8 @@ def in_looks(
         while len(found) < least or len(found) < n * rounds and clock() < end:
             found.append(measured(len(found)))
             if at_most_s and len(found) < least and (took := clock() - begun) > at_most_s:
-                took_ = f"{len(found)} round{'s' if len(found) > 1 else ''} took {took:.0f} s"
-                raise TooFewRounds(f"{took_}; an interval needs {least}, and --rounds {least} takes them all")
+                rounds_text = f"{len(found)} round{'s' if len(found) > 1 else ''} took {took:.0f} s"
+                raise TooFewRounds(f"{rounds_text}; an interval needs {least}, and --rounds {least} takes them all")
         figures = reduced(found)
         if settled(figures) or clock() >= end: break
     return figures

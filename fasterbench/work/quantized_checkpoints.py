@@ -44,9 +44,11 @@ class Format:
     @property
     def text(self)->str:
         "Bits of an element, and who shares a scale: \"4 bits with 4 B of scales for each 32 inputs\"."
-        shared = f"{self.rows} × {self.group} block" if self.group and self.rows > 1 else f"{self.group} inputs" \
-            if self.group else "row" if self.rows == 1 else "matrix"
-        return f"{self.bits:.3g} bits" + (f" with {self.scale:.3g} B of scales for each {shared}" if self.scale else "")
+        bits = f"{self.bits:.3g} bits"
+        if not self.scale: return bits
+        if self.group: shared = f"{self.rows} × {self.group} block" if self.rows > 1 else f"{self.group} inputs"
+        else: shared = "row" if self.rows == 1 else "matrix"
+        return f"{bits} with {self.scale:.3g} B of scales for each {shared}"
 
 fp8_math, fp4_math = "float8_e4m3fn", "float4_e2m1fn_x2"
 _per_tensor = dict(group=0, rows=0)
