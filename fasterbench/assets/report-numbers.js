@@ -127,5 +127,8 @@ function toldApart(names, width) {
   return shown
 }
 
-// The root of a model has no name.
-const nameOf = row => row.name || "(model)"
+// The name of a row, which the root of a model lacks; of rows without names the first text, or the first number.
+function nameOf(row) {
+  const first = tab.columns.find(c => c.text) ?? tab.columns[0], named = tab.columns.some(c => c.field === "name")
+  return row.name || (named ? "(model)" : first.text ? row[first.field] || "?" : `${first.title} ${row[first.field]}`)
+}

@@ -30,7 +30,7 @@ def _last(group):
 
 _wire_fields = as_fields("""
     collective |  | collective | text | kind of the collective
-    group |  | group | text | group of the ranks
+    process_group |  | group | text | group of the ranks
     nbytes | B | buffer | si | bytes of the buffer
     transfer_s | s | transfer | si | median; of one rank alone with what it waited
     at_most |  | transfer is | text | at most: one rank alone was recorded, and the bandwidth is at least this
@@ -44,15 +44,16 @@ _wire_fields = as_fields("""
 def _collective(group):
     "Return the collectives of one kind, group and size as a record of `_wire_fields`."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
-    return dict(collective=c.kind, group=c.group, nbytes=c.nbytes, ranks=f"{len(c.ranks)} of {c.group_size or '?'}",
-                calls=len(group), transfer_s=median(c.transfer_s for c in group), at_most="at most" * c.alone,
+    return dict(collective=c.kind, process_group=c.group, nbytes=c.nbytes, calls=len(group),
+                ranks=f"{len(c.ranks)} of {c.group_size or '?'}", at_most="at most" * c.alone,
+                transfer_s=median(c.transfer_s for c in group),
                 wait_s=None if c.alone else sum(c.wait_s for c in group) / len(group), last=_last(group),
                 bus_bandwidth=median(bandwidths) if bandwidths else None)
 
 def _collective_row(r):
     "Return a record as texts."
     most, least = ("≤ ", "≥ ") if r["at_most"] else ("", "")
-    return [shortened(r["collective"], 22), r["group"], brief(r["nbytes"], "B"), r["ranks"], str(r["calls"]),
+    return [shortened(r["collective"], 22), r["process_group"], brief(r["nbytes"], "B"), r["ranks"], str(r["calls"]),
             most + brief(r["transfer_s"], "s"), "?" if r["wait_s"] is None else brief(r["wait_s"], "s"), r["last"],
             "?" if r["bus_bandwidth"] is None else least + brief(r["bus_bandwidth"], "B/s")]
 
