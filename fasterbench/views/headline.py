@@ -360,7 +360,7 @@ def headline(result)->list[str]:
         divides = time_division(result) if result.idle else []
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
     divides = [*time_division(result), *limits_text(result.limits), *hint]
-    return [*step_answer(result), *lines, *divides, 
+    return [*step_answer(result), *lines, *divides,
             f"roofs{_roofs_of(result)}: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
