@@ -22,7 +22,7 @@ from .verdicts import Bar, Change
 from ..core import features
 from ..core.features import is_there
 from ..timing.certainty import half_text, median_error
-from ..views.columns import Field
+from ..views.columns import Field, fields
 from ..views.headline import model_name
 from ..views.result import Result
 from ..views.view import Sheet, check_top, more_rows, printable
@@ -118,6 +118,9 @@ class Comparison(Series):
         check_top(top)
         verdict = Field("remark", "", "verdict", "text")
         shown, columns = self.pairs[:top], fields_of_sides(self.labels) | dict(remark=verdict)
+        after = columns["utilization_after_pct"]
+        if "utilization_before_pct" in without:                          # which otherwise says what the two columns are
+            columns[after.name] = after._replace(short=f"{fields['utilization_pct'].short} {after.short}")
         rows = [_blank(r) | dict(name=printable(q.name) or "(model)", type=q.kind, remark=self._remark(q))
                 for q, r in zip(shown, pair_records(shown))]
         notes = legend(shown) + more_rows(len(self.pairs), top) + self._of_results

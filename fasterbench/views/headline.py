@@ -348,6 +348,15 @@ def time_division(result)->list[str]:
     if not rows_s or known and not time_doubt(result.timing): return [divides]
     return [divides, f"most time: {_slowest_rows(result.points, rows_s)}"]
 
+def late_ranks(result)->list[str]:
+    "Say how long the ranks waited in collectives for the one that came last, and which ranks that were."
+    met = [c for c in result.collectives if not c.alone]
+    n = len({rank for c in met for rank in c.ranks})
+    late = totals((c.last, sum(c.waits_s) / n) for c in met)
+    first = [f"{brief(late[rank], 's')} for rank {rank}" for rank in sorted(late, key=late.get, reverse=True)[:3]]
+    whole = f"waiting for the last rank {brief(sum(late.values()), 's')}, mean of {n} ranks"
+    return [f"{whole}: {', '.join(first)}"] if any(late.values()) else []
+
 def _roofs_of(result):
     "Name the device that the roofs are of, where the one that ran is another one of the table, or none of it."
     ran, of = (r.environment.get("device_name", "") for r in (result, result.peaks))
@@ -359,10 +368,10 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     hint = list(filter(None, [result.environment.get("hint")]))
     if result.peaks is None:
-        divides = time_division(result) if result.idle else []
+        divides = [*(time_division(result) if result.idle else []), *late_ranks(result)]
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
-    divides = [*time_division(result), *limits_text(result.limits), *hint]
-    return [*step_answer(result), *lines, *divides, 
+    divides = [*time_division(result), *late_ranks(result), *limits_text(result.limits), *hint]
+    return [*step_answer(result), *lines, *divides,
             f"roofs{_roofs_of(result)}: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08

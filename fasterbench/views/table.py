@@ -7,10 +7,13 @@ __all__ = ['summary']
 
 # %% ../../nbs/views/table.ipynb #06a1c1b1
 from collections.abc import Iterator
+from dataclasses import replace
+from operator import attrgetter
 
-from ..core.units import calls_text, first_names, percent_text, total
+from ..core.units import calls_text, first_names, format_si, percent_text, total
 from ..roofs.point import FoldedPoint, RooflinePoint
 from ..roofs.roofline_model import arithmetic_intensity
+from ..roofs.row import totals
 from ..roofs.hardware import memory_time, passing
 from ..timing.certainty import half_text, row_spread
 from .columns import brief, Field, fields, fields_of
@@ -140,10 +143,22 @@ def footer(result)->list[str]:
     "Return the lines below the table, after the doubt about the total."
     return [*filter(None, [time_doubt(result.timing)]), *below_table(result)]
 
+def _least_to_most(every, value, text):
+    "Say the least and the greatest value, and of which ranks they are."
+    ends = [choose(every, key=value) for choose in (min, max)]
+    return " to ".join(text(value(b)) + ("" if b.rank is None else f" (rank {b.rank})") for b in ends)
+
 def breakdown_lines(result)->list[str]:
-    "Say where the time of each device of a trace went, of eight at most."
-    lines = [printable(str(a)) for a in result.breakdowns[:8]]
-    return lines + [f"… and {len(result.breakdowns) - 8} more breakdowns"] * (len(result.breakdowns) > 8)
+    "Say where the time of each device went; of more than two their mean, and the ranks that are furthest from it."
+    every, n = result.breakdowns, len(result.breakdowns)
+    if n < 3: return [printable(str(b)) for b in every]
+    sums = totals(pair for b in every for pair in b.parts.items())
+    parts = {k: sums[k] / n for k in sorted(sums, key=sums.get, reverse=True)}
+    mean = replace(every[0], rank=None, span_s=sum(b.span_s for b in every) / n, parts=parts)
+    def share(part): return _least_to_most(every, lambda b: b.parts.get(part, 0.0) / b.span_s, percent_text)
+    spans = _least_to_most(every, attrgetter("span_s"), lambda s: format_si(s, "s"))
+    return [f"mean of {n} devices: {str(mean).partition(': ')[2]}",
+            f"each: {'; '.join([spans, *(f'{part} {share(part)}' for part in list(parts)[:2])])}"]
 
 def note_lines(result)->list[str]:
     "Return the notes, a command in its own line."
