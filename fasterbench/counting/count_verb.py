@@ -14,7 +14,7 @@ from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_na
 from ..core.units import calls_text, format_count, format_si, total
 from ..core.dtypes import dtype_name
 from ..views.columns import as_fields
-from ..views.headline import short_name
+from ..views.headline import lacks_loss, short_name
 from ..views.origin import describe_sample, sample_text
 from ..views.view import Sheet, Table, View, left_columns
 
@@ -187,7 +187,7 @@ def count(
     csv:output("Write all modules; - for standard output.")=None,
 ):
     "Count FLOPs, bytes, parameters and memory of a model. The model does not run."
-    from fasterbench.core.arguments import as_dtype
+    from fasterbench.core.arguments import as_dtype, tokens_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.roofs.datasheet import as_peaks, target_of
     from fasterbench.work.count import count_work
@@ -200,6 +200,7 @@ def count(
     with in_the_model(model, sample, net=net):
         work = count_work(net, sample, **how)
         fits = [fit_found(net, sample, peaks, known=work.memory, **how)[1]] if on else []
+    if on and backward: fits[0] += lacks_loss(tokens_of(sample, work.trace)[1], loss)
     counts = (StepCounts if backward else Counts)(net, work, sample, short_name(model.rpartition(":")[2]))
     if on: counts.room, counts.device = peaks.capacity("memory"), peaks.environment.get("device_name", peaks.device)
     counts.fits = fits

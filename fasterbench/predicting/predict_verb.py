@@ -102,11 +102,14 @@ class Predictions(View):
 
     def _sheet(self): return Sheet(_sweep_fields(self.results), map(_sweep_row, self.results))
 
-    def _table(self):
+    leave = "p10 p90",
+
+    def _table(self, without=()):
         devices = {_predicted_for(r): r for r in self.results}
         several, first = len(devices) > 1, self.results[0]
-        said = {"p10", "p90"} if several else {"device"}                     # the range is below, in words
-        left_out = {"hfu", "devices", "largest_batch"} | said
+        one_each = len(devices) == len(self.results)                         # the ranges are below, in words
+        said = {"device"} if not several else {"p10", "p90"} if one_each else set()
+        left_out = {"hfu", "devices", "largest_batch", *without} | said
         fields = {k: f for k, f in _sweep_fields(self.results).items() if k not in left_out}
         roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
                  for k, r in devices.items()]

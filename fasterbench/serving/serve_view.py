@@ -464,8 +464,8 @@ class ServeOption(_Expected):
 _first_of_options = ("name", "weights", "batch", "bound", "expected_s", "first_s", "requests_per_s",
                      "expected_per_device", "ratio", "output_price", "requests_price")
 _leave_of_options = ("per_request", "ratio_interval", "low_s high_s", "most_batch", "limit_price", "limit_s", "price",
-                     "limit_per_device", "bound", "ratio", "requests_price", "first_s", "input_price",
-                     "output_price")
+                     "limit_per_device", "bound", "ratio", "input_price", "output_price", "first_s",
+                     "requests_price")
 _option_fields = as_fields("""
     name |  | devices | text | devices that share the model; * no published run checked the device
     weights             |     | weights            | text   | how they are stored
@@ -473,7 +473,7 @@ _option_fields = as_fields("""
     batch               |     | batch              | count  | batch size of this row
     limit_s             | s   | limit              | si     | minimum time of a decode step
     bound               |     | bound              | text   | what sets the limit: compute, memory or network
-    expected_s          | s   | time per token     | si     | expected time per output token of a request | expected
+    expected_s          | s   | time per token     | si     | expected time per output token of a request
     low_s               | s   | p10                | si     |
     high_s              | s   | p90                | si     |
     per_request         | 1/s | tokens/s per request | amount | expected tokens/s of one request | tok/s req.
@@ -511,7 +511,7 @@ class ServeSeries(_ServingView):
     @property
     def title(self)->str:
         alone = {without_maker(o.device) for o in self.options}                     # however many share a model
-        return f"{self.model}, decode on {f'each of {len(alone)} devices' if len(alone) > 1 else min(alone)}"
+        return f"{self.model} on {f'each of {len(alone)} devices' if len(alone) > 1 else min(alone)}"
     @property
     def _about(self):
         within = f", expected time per token at most {format_si(self.tpot, 's')}" if self.tpot else ""
@@ -537,11 +537,11 @@ class ServeSeries(_ServingView):
         def rate(o): return (o.expected_per_device if expected else o.limit_per_device) or 0
         best = max(options, key=rate, default=None)
         if best is None or not rate(best): return []
-        limit = f"{best.bound}-bound limit of decode alone {format_si(best.limit_per_device)}".removeprefix("-bound ")
-        more = f" expected{best.interval_text}, {limit}" if expected else " at the limit"
+        more = f" expected{best.interval_text}" if expected else " at the limit"
         most = f"most tokens/s per device: {best.name}, batch {best.batch}, {format_si(rate(best))}{more}"
-        sums = best.parts_s and equation_of(best.expected_s, best.parts_s)
-        each = [f"{best.name}: per output token {sums}{first_told(best)}"] if sums else []
+        limit = f"{best.bound}-bound limit of decode alone {format_si(best.limit_per_device)} tokens/s per device"
+        sums = f"per output token {equation_of(best.expected_s, best.parts_s)}; " if best.parts_s else ""
+        each = [f"{best.name}: {sums}{limit.removeprefix('-bound ')}{first_told(best)}"] if expected else []
         def cost(o): return o.request_price or o.limit_price
         least = min(filter(cost, options), key=cost, default=None)
         if least is None: return [most, *each]
@@ -549,7 +549,7 @@ class ServeSeries(_ServingView):
         thousand = written_out(1000 * cost(least))
         if not least.request_price: return [most, f"lowest price per 1M tokens at the limit: {where}, {price}", *each]
         tokens = f"{written_out(least.input_price)} per 1M tokens in, {written_out(least.output_price)} out"
-        return [most, f"lowest price: {where}, {tokens}; {thousand} per 1000 requests", *each]
+        return [most, f"lowest price: {where}, {thousand} per 1000 requests; {tokens}", *each]
 
     def _table(self, without=()):
         return self._sheet(without).table(*self._around, unknown="")

@@ -296,9 +296,9 @@ def loss_text(result)->str:
     "Say that the loss of a training step is the sum of the output, where none was given."
     return "" if result.call.get("loss") else " (loss: sum of the output)"
 
-def lacks_loss(result)->bool:
-    "Tell if a step works on tokens, and has no loss over their classes, which takes memory."
-    return result.environment.get("step", {}).get("unit") == "tokens" and bool(loss_text(result))
+def lacks_loss(unit:str, loss:str|None)->str:
+    "Say that a step on tokens has no loss over their classes, which takes memory, where none was given."
+    return ", no cross-entropy" * (unit == "tokens" and not loss)
 
 def step_rate(result)->str:
     "Return the rate of a step: of all devices, and of each; of the device alone it is the most, where others wait."
@@ -308,11 +308,11 @@ def step_rate(result)->str:
 
 def largest_batch_text(result)->str:
     "Return the largest batch of a step, or why it is not known; empty where it was not asked."
-    step, n, without = result.environment["step"], devices_of(result), ", no cross-entropy" * lacks_loss(result)
+    step, n = result.environment["step"], devices_of(result)
     if step.get("sharded"): return "unknown (the memory of shards is not counted)"
     if (most := step.get("largest_batch")) is None: return ""
     each = f"{most // n} each, " * (n > 1)
-    return f"{most} samples ({each}tensors alone{without})"
+    return f"{most} samples ({each}tensors alone{lacks_loss(step['unit'], result.call.get('loss'))})"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."

@@ -428,8 +428,8 @@ def test_a_batch_that_does_not_fit_is_not_the_best():
     slower = replace(option, device="NVIDIA L40S", most_batch=20, limit_s=4e-3, limit_per_device=2e3, expected_s=8e-3,
                      interval_s=(6e-3, 12e-3), expected_per_device=1e3)
     eight = ServeSeries("net", (option, slower), 64, 8, batch=8)
-    assert eight.told == ["most tokens/s per device: L40S, batch 8, 1.00k expected (666.67 to 1.33k), "
-                          "memory-bound limit of decode alone 2.00k"]
+    assert eight.told == ["most tokens/s per device: L40S, batch 8, 1.00k expected (666.67 to 1.33k)",
+                          "L40S: memory-bound limit of decode alone 2.00k tokens/s per device"]
     assert ("64 prompt tokens, 8 new tokens; batch 8" in eight.lines and "batch 8 does not fit: H200" in eight.lines
             and "largest" not in eight.text())
     assert list(eight.plot().data[0].y) == ["H200, batch 8: does not fit", "L40S, batch 8"]
@@ -438,7 +438,7 @@ def test_a_batch_that_does_not_fit_is_not_the_best():
     four = replace(eight, options=tuple(replace(o, batch=4) for o in eight.options), batch=4)
     assert four.told[0].startswith("most tokens/s per device: H200") and "does not fit" not in str(
         four.lines)
-    assert (replace(four, batch=None).lines[1].endswith("; the largest batch that fits")
+    assert (replace(four, batch=None).lines[2].endswith("; the largest batch that fits")
             and serve_from_dict(eight.to_dict()) == eight)
 
 def test_what_is_of_some_devices_names_them():

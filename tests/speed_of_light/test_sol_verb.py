@@ -66,7 +66,7 @@ def test_csv_of_seconds_and_a_page(folder):
 @pytest.mark.parametrize("args, said", [
     (("nowhere",), "nowhere does not exist"), (("product.py", "--rtol", "tight"), "'tight' is no tolerance"),
     (("product.py", "--times", "none.csv"), "there is no file 'none.csv'"),
-    (("product.py", "--limit", "0"), "'0' is no time"),
+    (("product.py", "--limit", "60"), "'60' is not a positive number with its unit: write 90s"),
     (("product.py:absent", ), None), (("product.py", "--times", "zero.csv"), "the time of product is 0.0"),
     (("product.py", "--times", "foreign.csv"), "no name in 'foreign.csv'")])
 def test_bad_arguments(folder, monkeypatch, args, said):
