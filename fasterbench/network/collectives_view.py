@@ -22,11 +22,11 @@ _both_waits = ("waiting: for the rank that comes last; \"waiting for communicati
                "is transfer and waiting, while nothing else runs")
 
 def _last(group):
-    "Return the rank that arrived last most often, and how often."
+    "Return the rank that the others waited for longest, and how often it came last."
     if group[0].alone: return "?"
-    ranks = [c.last for c in group]
-    most = max(sorted(set(ranks)), key=ranks.count)
-    return str(most) + (f" ({ranks.count(most)} of {len(ranks)})" if len(ranks) > 1 else "")
+    waits = {rank: [c.wait_s for c in group if c.last == rank] for rank in sorted({c.last for c in group})}
+    longest = max(waits, key=lambda rank: sum(waits[rank]))
+    return str(longest) + (f" ({len(waits[longest])} of {len(group)})" if len(group) > 1 else "")
 
 _wire_fields = as_fields("""
     collective |  | collective | text | kind of the collective
@@ -35,7 +35,7 @@ _wire_fields = as_fields("""
     transfer_s | s | transfer | si | median; of one rank alone with what it waited
     at_most |  | transfer is | text | at most: one rank alone was recorded, and the bandwidth is at least this
     wait_s | s | waiting | si | mean wait for the rank that comes last
-    last |  | last rank | text | rank that came last most often
+    last |  | last rank | text | rank that the others waited for longest
     bus_bandwidth | B/s | bus bandwidth | si | median rate on the link of a rank
     calls |  | calls | count | how many of this kind, group and size
     ranks |  | ranks | text | how many were recorded, of how many

@@ -121,7 +121,8 @@ def share_of_batch(
     "Return the samples of each rank. Raise `ValueError` where they do not divide."
     if not batch % ranks: return batch // ranks
     less = batch - batch % ranks
-    raise ValueError(f"a batch of {batch} does not divide among {ranks} devices; {less} and {less + ranks} do")
+    near = f"{less} and {less + ranks} do" if less else f"{ranks} does"
+    raise ValueError(f"a batch of {batch} does not divide among {ranks} devices; {near}")
 
 def bucket_bytes(
     model,

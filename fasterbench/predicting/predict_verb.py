@@ -47,9 +47,9 @@ def _sweep_fields(results):
     "Return the fields of predictions: those of a training step only where each is one."
     unit, steps = amount_done(results[0])[1], [r.environment.get("step") for r in results]
     n = devices_of(results[0])
-    rate, held = f"expected {unit}/s", "memory"
+    rate, held, most = f"expected {unit}/s", "memory", "≤ " * (n > 1)
     if any(map(is_device_alone, results)): rate = f"{unit}/s of the device"
-    if n > 1: rate, held = f"{unit}/s of {n}", "unsharded memory" if steps[0]["sharded"] else "memory each"
+    if n > 1: rate, held = f"≤ {unit}/s of {n}", "unsharded memory" if steps[0]["sharded"] else "memory each"
     of_no_step = ({"memory_share"} if all(steps) else {"mfu", "hfu"}) | ({"devices", "each"} if n == 1 else set())
     left_out = of_no_step | ({"largest_batch"} if not any("largest_batch" in (s or {}) for s in steps) else set())
     known = as_fields(f"""
@@ -63,8 +63,8 @@ def _sweep_fields(results):
         p90           | s        | p90        | si
         per_s         | {unit}/s | {rate}     | amount
         peak_bytes    | B        | {held}     | si
-        mfu           |          | MFU        | share
-        hfu           |          | HFU        | share
+        mfu           |          | {most}MFU  | share
+        hfu           |          | {most}HFU  | share
         memory_share  |          | share      | share | peak memory ÷ memory of the device
         largest_batch |          | fits up to | count
     """)
@@ -82,8 +82,9 @@ def _speed_factors(results):
         fast, slow = sorted((first, r), key=lambda x: x.program.time_s)
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
         factor = slow.program.time_s / fast.program.time_s
+        alone = ", without sending" * (devices_of(r) > 1)
         return (f"{at}{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
-                f"({factor / exp(half):.1f} to {factor * exp(half):.1f})")
+                f"({factor / exp(half):.1f} to {factor * exp(half):.1f}{alone})")
     return [faster(r) for r in others if _predicted_for(r) != _predicted_for(first)]
 
 def _of_each(batch, devices):

@@ -81,14 +81,17 @@ def alone_text(result)->str:
     if not is_device_alone(result): return ""
     low, high = (result.environment["operators"] * t for t in launch_range)
     longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" if high > (result.program.time_s or 0) else ""
-    sending_s = result.environment.get("step", {}).get("sending_s")
-    sends = f"; sending takes at least {brief(sending_s, 's')}" if sending_s else ""
-    return f" (device time only{longer}{sends})"
+    return f" (device time only{longer}{_sending_text(result)})"
+
+def _sending_text(result):
+    "Say how long devices send at least, or that it is not known; empty of one device."
+    if devices_of(result) == 1: return ""
+    sending_s = result.environment["step"]["sending_s"]
+    return f"; sending takes at least {brief(sending_s, 's')}" if sending_s else "; the rate of the link is not known"
 
 def is_rate_at_most(result)->bool:
-    "Tell if launching or sending may take longer than the device: a rate by its time is the most."
-    step = result.environment.get("step") or {}
-    return "launching" in alone_text(result) or (step.get("sending_s") or 0) > (result.program.time_s or 0)
+    "Tell if a rate by an expected time is the most: launching may take longer, or devices wait for what they send."
+    return "launching" in alone_text(result) or devices_of(result) > 1
 
 def per_device(result, rate:float)->str:
     "Return the part of a rate that is of each device; empty where there is one."
