@@ -114,8 +114,8 @@ def test_devices_that_share_a_batch(tmp_path, capsys):
     assert (f"each sends {2 * 3 / 4 * 4 * (2 * 64 * 256 + 320) / 1e3:.2f} kB" in out
             and re.search(r"largest batch \d+ samples \(\d+ each, tensors alone\)", out)), out
 
-@pytest.mark.parametrize("more,why", [(["--gpus", "4", "--batch", "10", "--backward"],
-                                       "a batch of 10 does not divide among 4 devices; 8 and 12 do"),
+@pytest.mark.parametrize("more,why", [(["--gpus", "4", "--batch", "3", "--backward"],
+                                       "a batch of 3 does not divide among 4 devices; 4 does"),
                                       (["--gpus", "4"], "it needs a training step: add --backward")])
 def test_what_devices_cannot_share(more, why, tmp_path, capsys):
     assert why in said(tmp_path, capsys, "predict", "torchvision:resnet18", "--on", "Tesla T4", *more)
