@@ -77,9 +77,9 @@ class Comparison(Series):
 
     @property
     def _whole_texts(self):
-        within = self.whole.found == Change.within_spread         # of which the times say how large it is
-        def spread(p): return f" ±{half_text(p.time_iqr_s / p.time_s)}" if within and p.time_iqr_s else ""
-        return [text + spread(p) for text, p in zip(super()._whole_texts, self.whole.points)]
+        if self.whole.found != Change.within_spread: return super()._whole_texts
+        measured = zip(super()._whole_texts, super().whole.points, self.results)
+        return [text + _spread_text(p, r) for text, p, r in measured]
 
     @property
     def _verdict(self):
@@ -142,6 +142,12 @@ def _as_known(p, result):
     "Return the whole with a spread of at least twice what its median may be off, as that of a few steps is."
     few = result.timing and result.timing.bare_steps
     return replace(p, time_iqr_s=max(p.time_iqr_s, 2 * median_error(p.time_iqr_s, few))) if few and p.time_iqr_s else p
+
+def _spread_text(p, result):
+    "Return half the IQR of a time; of so few steps that the median may be off by more, with their number."
+    if not p.time_iqr_s: return ""
+    few = f" in {result.timing.bare_steps} steps" if _as_known(p, result).time_iqr_s > p.time_iqr_s else ""
+    return f" ±{half_text(p.time_iqr_s / p.time_s)}{few}"
 
 def _blank(record):
     "Empty the cells of a side that `record` does not have, and of ratios of nothing; what is unknown stays None."
