@@ -35,8 +35,8 @@ from ..engine.uncompiled import fake_mode, uncompiled
 from .dispatch import is_view, without_subclasses
 from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
-from .stand_ins import (fakes_cloned, fakes_in_lists, format_of, hot_as_with_data, NoResult, StandIns,
-                                        no_driver, no_values, quiet_meta)
+from .stand_ins import (fakes_cloned, fakes_in_lists, fakes_in_texts, format_of, hot_as_with_data,
+                                        NoResult, StandIns, no_driver, no_values, quiet_meta)
 from .trace import Tracer, from_outside, plain_tensors, written
 from .values import Values, as_with_data
 
@@ -579,7 +579,7 @@ def on_target(
         for context in (warnings.catch_warnings(), *(_fake_shards(m, place) for m in modules), mode,
                         StandIns(place.device), as_with_data(), _shapes_apart(), *_as_on(place), quiet_meta(),
                         run_instead(place.nodes), fakes_cloned(), hot_as_with_data(), fakes_in_lists(),
-                        _autocast(place.device.type, cast),
+                        fakes_in_texts(), _autocast(place.device.type, cast),
                         also_in_backward(_InPlaceOfHeld(place)) if torch.is_grad_enabled() else nullcontext()):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")

@@ -201,7 +201,7 @@ def _note_choice(name, args, kwargs, out):
 # %% ../../nbs/work/values.ipynb #84e77db9
 class Answer(NamedTuple):
     "The answer to a function of a library that asks for data."
-    heard: bool
+    heard: bool|int
     why: str
 
 _unpadded = Answer(True, "no position is padded")
@@ -214,7 +214,8 @@ answers = dict(                                   # Package -> function of it th
         warn_if_padding_and_no_attention_mask=Answer(False, _unpadded.why),  # no padding at the ends of the token ids
         _shift_right=_all_labels, shift_tokens_right=_all_labels),           # of labels: none is -100
     torch=dict(_check_tensor_all_with=_checked, _check_tensor_all=_checked, _check_tensor_all_impl=_checked,
-               gaussian_nll_loss=Answer(False, _checked.why)))                  # no variance is negative
+               gaussian_nll_loss=Answer(False, _checked.why)),                  # no variance is negative
+    fasterbench=dict(_formatted=Answer(0, "texts show 0 in place of numbers that are not known")))
 
 def _folder_of(package):
     "Return the folder of a package, where it is loaded."
@@ -223,7 +224,7 @@ def _folder_of(package):
 
 def _answered():
     "Return the answer to a question that is asked now; `None` for one without."
-    folders = {package: folder for package in (*answers, "fasterbench") if (folder := _folder_of(package))}
+    folders = {package: folder for package in answers if (folder := _folder_of(package))}
     frame = sys._getframe(1)
     while frame is not None:
         file, name = frame.f_code.co_filename, frame.f_code.co_name
