@@ -377,12 +377,12 @@ class _InPlaceOfHeld(TorchFunctionMode):
         super().__init__()
         self.memo = place.memo
 
-    def there(self, t):
-        held, new = self.memo.get(id(t), (None, None))
-        return new if held is not None and held.requires_grad else t
+    def there(self, value):
+        held, new = self.memo.get(id(value), (None, None))
+        return new if isinstance(held, torch.Tensor) and held.requires_grad else value
 
     def __torch_function__(self, f, types, args=(), kwargs=None):
-        args, kwargs = (map_tensors(self.there, a) for a in (list(args), kwargs or {}))
+        args, kwargs = tree_map(self.there, (args, kwargs or {}))         # a tuple that is an index stays one
         with saved_apart() if _writes_view(f, args, kwargs) else nullcontext(): return f(*args, **kwargs)
 
 # %% ../../nbs/work/target.ipynb #ddd60b8d
