@@ -134,8 +134,8 @@ wrong = [
     *((["serve", "transformers:x", "--on", "NVIDIA H100", *wrong], 2, says) for wrong, says in (
         (["--tensor-parallel", "0"], "Invalid value for --tensor-parallel: '0' is not a list of numbers of devices"),
         (["--batch", "0"], "Invalid value for --batch: '0'"),
-        (["--network", "-5"], "Invalid value for --network: -5.0: a positive, finite number is needed"),
-        (["--network", "nan"], "Invalid value for --network: nan"),
+        (["--network", "-5"], "'-5' is not a positive number with its unit: write 450GB/s"),
+        (["--tpot", "40"], "'40' is not a positive number with its unit: write 40ms"),
         (["--measured", "8:-5"], "Invalid value for --measured: {8: …}: its rate=-5.0"),
         (["--measured", "7:5"], "Invalid value for --measured: {7: …}: the batches are 1, 8, 64"),
         (["--measured", "8:1,8:2"], "with each batch once"))),

@@ -560,7 +560,7 @@ def test_figures_of_an_answer_are_in_the_csv():
     By hand: three rows need 2e8 FLOP at 1e12 FLOP/s each, and take 9 ms; 34 of 40 µs no kernel runs."""
     roof, lost, _ = divided_rows(steady())
     assert (roof, lost) == pytest.approx((0.6e-3, 8.4e-3))
-    assert "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[2]
+    assert "= 0.60 at the roof (compute 0.60) + 8.4 lost" in first_lines(steady())[1]
     roof, lost, idle = divided_rows(view_of("trace"))
     told = f"= {1e6 * roof:.2f} at the roof (memory 0.23) + {1e6 * lost:.1f} lost"
     assert idle == pytest.approx(34e-6) and told in first_lines(view_of("trace"))[1]
@@ -599,15 +599,15 @@ def test_the_answer_for_a_training_step_is_the_same_in_every_form():
     rows, kept = csv.DictReader(io.StringIO(seen.csv())), json.loads(seen.to_json())["results"]
     for r, row, of in zip(found, rows, kept, strict=True):
         step, p = r.environment["step"], r.program
-        rate = step["work"] / p.time_s
+        rate = step["work"] / max(p.time_s, 10e-6 * r.environment["operators"])          # launching takes no less
         assert float(row["time_s [s]"]) == of["time_s"] == p.time_s
         assert float(row["per_s [samples/s]"]) == of["samples_per_s"] == rate
         assert float(row["mfu"]) == of["mfu"] == step["mfu"] and row["batch"] == "8" and of["batch"] == 8
         assert int(row["peak_bytes [B]"]) == of["peak_bytes"] == r.memory.peak_bytes
         assert int(row["largest_batch"]) == of["largest_batch"] == 64
-        assert f"expected {format_si(p.time_s, 's')}{alone_text(r)} · at most {brief(rate)} samples/s · MFU" in page
+        assert f"expected {format_si(p.time_s, 's')}, at most {brief(rate)} samples/s{alone_text(r)} · MFU" in page
         assert f"{_predicted_name(r)} 8 {brief(p.roof_time_s, 's')} {brief(p.time_s, 's')} {brief(rate)}" in text
-    for said in (text, page): assert "largest batch (tensors alone): 64 samples" in said
+    for said in (text, page): assert "largest batch: 64 samples (tensors alone" in said
 
 def _predicted_name(result): return result.environment["device_name"]
 

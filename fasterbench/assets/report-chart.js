@@ -28,6 +28,14 @@ function makeRoom(layout, traces) {
   document.documentElement.style.setProperty("--strip", `${high}px`)
 }
 
+// Labels of numbers on a narrow axis: every second one or less, as many as fit without being turned.
+function fewer({ticktext, domain = [0, 1], nticks = 5}, width) {
+  if (!ticktext) return {tickangle: 0, nticks: Math.min(nticks, 5)}
+  const each = Math.max(...ticktext.map(t => widthOf(t, 10))) + 8, room = width * (domain[1] - domain[0])
+  const step = Math.ceil(each * ticktext.length / room)
+  return {tickangle: 0, ticktext: ticktext.map((t, i) => i % step ? "" : t)}
+}
+
 // Colours of the page, light or dark, on a figure that comes without.
 const color = name => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim()
 function themed(layout, traces, chart) {
@@ -69,8 +77,9 @@ function themed(layout, traces, chart) {
     margin.l = 12
     margin.t = 26
   }
-  // There labels of categories are small, so that each stays within its panel.
-  for (const k of Object.keys(axes)) if (/^xaxis/.test(k) && !wide() && axes[k].type === "category") axes[k].tickfont = {size: 9}
+  // There labels of categories are small, so that each stays within its panel, and numbers lie flat, so that fewer fit.
+  for (const k of Object.keys(axes)) if (/^xaxis/.test(k) && !wide())
+    Object.assign(axes[k], axes[k].type === "category" ? {tickfont: {size: 9}} : fewer(axes[k], chart.clientWidth - margin.l))
   const label = {bgcolor: color("page"), bordercolor: color("line"), font: {color: color("ink")}}
   const hoverlabel = {...kept.hoverlabel, ...label}
   const bargap = above ? Math.max(0.55, 1 - 24 * names.length / high) : kept.bargap

@@ -8,12 +8,12 @@ const shownColumns = () => { const kept = columnsOf(shownFields()); return kept.
 // What the first columns leave out for want of room, one after the other: texts that the name says already, then what
 // follows from the others. They wait in the column menu.
 let spared = new Set(), telling = new Set(), fittedTo = ""
-const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_s", "interval_low_s",
+const spare = ["type", "operator", "wire_bytes", "slowest_rank", "low_utilization", "low_s", "interval_low_s",
                "interval_high_s", "high_s", "p10", "p90", "rank_min_s", "phase", "category", "memory_level", "dense_mfu", "hfu",
-               "limit_s", "kind", "rounds", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
+               "limit_s", "kind", "rounds", "limit_used", "interval", "layer", "update_share", "recompute_share", "forward_share", "backward_share",
                "mfu", "unknown_share", "launch_share", "others", "per_request",
                "measured_per_s", "context", "weight_bytes", "kv_bytes", "most_batch", "limit_price", "outside_share",
-               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "first_s", "output_price", "requests_per_s", "latency", "bound", "ratio", "achieved_gflops", "limit_used", "tokens_per_s",
+               "overhead_share", "disturbed", "rank_max_s", "limit_per_device", "ratio_interval", "first_s", "output_price", "requests_per_s", "latency", "bound", "ratio", "achieved_gflops", "tokens_per_s",
                "utilization_before_pct", "saved_bytes", "kept_bytes", "eager_bytes", "batch", "expected_s", "potential_s",
                "utilization_after_pct", "change", "size", "fitted", "error", "found", "price", "binds", "measured_s", "ratio_2", "time_ratio"]
 
@@ -41,7 +41,7 @@ function findTelling() {
 }
 // Names that are cut beyond recognition: a column gives way, for short ones any that may, for long ones what they say too.
 const namesAreCut = field => wide() && tab.columns.some(c => c.field === "name" && c.visible) && nameWidth < Math.min(20, longestName)
-  && (longestName <= 20 || spare.indexOf(field) < 5)
+  && (longestName <= 20 || spare.indexOf(field) <= spare.indexOf("low_utilization"))
 const tooWide = () => at("table").offsetWidth > at("scroller").clientWidth + 1
 function fitColumns() {
   fittedTo = `${tab.name} ${at("scroller").clientWidth}`

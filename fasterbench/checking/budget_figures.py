@@ -41,8 +41,16 @@ def _layer_memory(memory, path):
     "Return the memory of a module; none for one that did not run."
     m = memory.modules.get(path)
     if m is None: return {}
-    return dict(peak_memory=Found(m.peak_bytes, at_least=not memory.exact),
-                saved_memory=Found(m.saved_bytes, at_least=not memory.exact))
+    return dict(peak_memory=_of_memory(m.peak_bytes, memory), saved_memory=_of_memory(m.saved_bytes, memory))
+
+def _of_memory(value, memory): return Found(value, at_least=not memory.exact, least="not all memory is known")
+
+def _counted(value, work, name, others=()):
+    "Return a figure; a lower bound where what is assumed of absent data makes it one, or `others` are there."
+    least, why = is_least(name, work.assumptions), {}
+    if least: why = dict(least="; ".join(work.assumptions))
+    elif others and name == "bytes": why = dict(least="work outside of PyTorch")
+    return Found(value, at_least=least or bool(others), **why)
 
 def counted_figures(
     work:Work,
@@ -50,20 +58,18 @@ def counted_figures(
 )->dict[str, dict[str, Found]]:
     "Return the counted figures per layer; those of the whole model under the empty name."
     layers, memory = work.by_module(), work.memory
-    least = is_least("flops", work.assumptions)
-    fewest, in_part = bool(work.unknown_ops) or least, bool(work.unseen) or is_least("bytes", work.assumptions)
-    def moved(own): return Found(sum(w.bytes_moved for w in own), at_least=in_part)
-    whole = dict(flops=Found(work.flops_lower_bound, at_least=fewest),
-                 contraction_flops=Found(work.contraction_flops_lower_bound, at_least=fewest),
+    def moved(own): return _counted(sum(w.bytes_moved for w in own), work, "bytes", work.unseen)
+    whole = dict(flops=_counted(work.flops_lower_bound, work, "flops", work.unknown_ops),
+                 contraction_flops=_counted(work.contraction_flops_lower_bound, work, "flops", work.unknown_ops),
                  bytes=moved(layers.values()),
                  unknown_operators=Found(sum(work.unknown_ops.values())),
                  parameters=Found(sum(p.numel() for p in model.parameters())),
-                 peak_memory=Found(memory.peak_bytes, at_least=not memory.exact),
-                 saved_memory=Found(memory.saved_bytes, at_least=not memory.exact))
+                 peak_memory=_of_memory(memory.peak_bytes, memory),
+                 saved_memory=_of_memory(memory.saved_bytes, memory))
     def layer(path, names):
         own = [layers[n] for n in names]
-        return dict(flops=Found(total(w.flops for w in own), at_least=least), bytes=moved(own),
-                    contraction_flops=Found(total(w.contraction_flops for w in own), at_least=least),
+        return dict(flops=_counted(total(w.flops for w in own), work, "flops"), bytes=moved(own),
+                    contraction_flops=_counted(total(w.contraction_flops for w in own), work, "flops"),
                     unknown_operators=Found(sum(len(w.unknown) for w in own)), **_layer_memory(memory, path))
     return {path: layer(path, names) for path, names in _rows_inside(layers).items()} | {"": whole}
 

@@ -232,12 +232,13 @@ class Found:
     "A figure that was counted or measured."
     value: float|None                   # In the base unit; None: unknown
     interval: tuple[float, float]|None=None # Where the median lies; None: the value is exact
-    at_least: bool=False                # Whether the value is a lower bound, since operators are unknown
+    at_least: bool=False                # Whether the value is a lower bound
     samples: int=1                      # How many measurements it rests on
     doubt: str=""                       # What disturbed them, in words; a limit that is not kept is then undecided
     baseline_doubt: str=""              # What disturbed the baseline, in words; every limit is then undecided
     baseline: str=""                    # The saved result whose times the value is a ratio to
     load: str=""                        # What disturbed both sides alike, in words
+    least: str="operators without a FLOP rule; fasterbench.rule registers a rule" # Why it is a lower bound, if it is
     apart: float=1.0                    # By which factor unchanged code may differ from it, however many the rounds
     before: float|None=None             # At the baseline: the time, s, or what was counted; None: not known
     after: float|None=None              # The time now, s; None: what was counted is `value`
@@ -305,8 +306,7 @@ def judge(
     if found.value is None: return verdict("cannot say", "the figure is unknown")
     if found.at_least:
         if budget.comparison == "<=" and not budget.within(found.value): return verdict("broken")
-        return verdict("cannot say",
-                       "operators without a FLOP rule: the figure is a lower bound; fasterbench.rule registers a rule")
+        return verdict("cannot say", f"the figure is a lower bound: {found.least}")
     if found.interval is None: return verdict("kept" if budget.within(found.value) else "broken")
     if found.baseline_doubt: return verdict("cannot say", found.baseline_doubt)
     kept = [budget.within(v) for v in found.interval]
@@ -346,6 +346,9 @@ def _narrower(budget, found):
 # %% ../../nbs/checking/budgets.ipynb #bl00ok01
 looks = 1, 2, 4 # The check stops after this many times the requested rounds
 patience_s = 120 # For the rounds of a model, s
+at_most_s = 300  # After which fewer rounds than an interval needs are given up, s
+
+class TooFewRounds(Exception): "Rounds took so long that there are too few for an interval."
 
 def in_looks(
     measured,   # `measured(k)` gives round k
@@ -354,14 +357,19 @@ def in_looks(
     rounds:int, # Before the first look
     least:int|None=None, # So many are measured however long they take; None: `rounds`
     clock=perf_counter,
+    at_most_s=None, # Seconds after which fewer than `least` raise `TooFewRounds`; None: they may take any time
 ):
     """Return the figures of `rounds` rounds, or of two or four times as many if fewer decide nothing.
 
     After `patience_s` it takes what it has, which the clock decides and not what was found."""
-    found, end = [], clock() + patience_s
+    found, least, begun = [], least or rounds, clock()
+    end = begun + patience_s
     for n in looks:
-        while len(found) < (least or rounds) or len(found) < n * rounds and clock() < end:
+        while len(found) < least or len(found) < n * rounds and clock() < end:
             found.append(measured(len(found)))
+            if at_most_s and len(found) < least and (took := clock() - begun) > at_most_s:
+                took_ = f"{len(found)} round{'s' if len(found) > 1 else ''} took {took:.0f} s"
+                raise TooFewRounds(f"{took_}; an interval needs {least}, and --rounds {least} takes them all")
         figures = reduced(found)
         if settled(figures) or clock() >= end: break
     return figures

@@ -17,7 +17,8 @@ from typing import Annotated, Optional
 import typer
 from fastcore.basics import groupby
 
-from .budgets import (Budget, BudgetError, Found, Verdict, figures, grown_parts, in_looks,
+from .budgets import (Budget, BudgetError, Found, Verdict, TooFewRounds, at_most_s, figures,
+                                          grown_parts, in_looks, patience_s,
                                           judge, matching,
                                           parse_limit,
                                           read_budgets, shortest, too_near)
@@ -27,7 +28,8 @@ from .versions import (SideError, checked_out, commit_of, counts_of, in_turn,
 from ..cli.app import (Quiet, app, check_writable, examples, notice, option, output, printed, switch,
                                  usage_error, whole, write)
 from ..core.progress import progress_bar
-from ..core.streams import print_text
+from ..core.files import write_whole
+from ..core.streams import Terminated, print_text
 from ..timing.machine_load import LoadMeter, load_caveats
 
 # %% ../../nbs/checking/check_verb.ipynb #8a56edb6
@@ -73,13 +75,13 @@ def _doubt_of_load():
         yield doubt
 
 @contextmanager
-def _side_alone(settings, model, sample, kinds, about):
+def _side_alone(settings, kinds, about):
     "Return a function that measures a round, and one that makes figures of rounds. `about` learns of the roofs."
     from fasterbench.checking.budget_figures import figures_of_rounds
     from fasterbench.analysis.measure import main_dtype
     from fasterbench.views.headline import roofs_text
     device = settings.get("device", "cpu")
-    roofs = "relative" in kinds and _roofs_of_now(device, main_dtype(model, sample))
+    roofs = "relative" in kinds and _roofs_of_now(device, main_dtype(*model_of_settings(settings)))
     if roofs: about.append(f"roofs: {roofs_text(roofs)}")
     measured = rounds_of(settings, roofs or None)
     with _doubt_of_load() as doubt:
@@ -182,6 +184,11 @@ def _verdicts(budgets, found, why={}):
 def _measured_rounds(rounds_and_figures, budgets, asked, tick, quiet):
     "Return the figures of as many rounds as these budgets take; without a bar, a log gets a line for ten, or in 15 s."
     begun = told = perf_counter()
+    def left(n, took):
+        "Say how long the first look takes, which is earlier where rounds are long."
+        each, all_of = took / n, asked or default_rounds
+        first = all_of if asked or each * all_of < patience_s else max(least_rounds, math.ceil(patience_s / each))
+        return f"; {first} take about {first * each:.0f} s" if n < first else ""
     def say(text): return quiet or print_text(f"{budgets[0].model}: {text}", sys.stderr)
     say("measuring")
     def ticked(k):
@@ -189,41 +196,18 @@ def _measured_rounds(rounds_and_figures, budgets, asked, tick, quiet):
         figures, now = measured(k), perf_counter()
         tick()
         if (k + 1) % 10 == 0 or now - told > 15:
-            say(f"{k + 1} round{'s' if k else ''} measured, {now - begun:.0f} s")
+            say(f"{k + 1} round{'s' if k else ''} measured, {now - begun:.0f} s{left(k + 1, now - begun)}")
             told = now
         return figures
     def settled(found): return all(v.result != "cannot say" or v.found.interval is None or too_near(v.budget, v.found)
                                    for v in _verdicts(budgets, found))
     with rounds_and_figures as (measured, reduced):
-        return in_looks(ticked, reduced, settled, asked or default_rounds, asked or 10)
+        begun = perf_counter()
+        return in_looks(ticked, reduced, settled, asked or default_rounds, asked or least_rounds,
+                        at_most_s=None if asked else at_most_s)
 
 counted_alone = "device: none, all figures are counted"
-default_rounds = 20
-
-def _found(settings, budgets, against, rounds, progress, about):
-    "Return every figure that these budgets of one model ask for, per layer. `about` gets lines on machine and roofs."
-    kinds, asked = {b.figure.kind for b in budgets}, rounds or settings.get("rounds")
-    rounds = asked or default_rounds
-    def of(*kinds): return [b for b in budgets if b.figure.kind in kinds]
-    alone = kinds & {"relative", "absolute"}
-    if kinds: about.append(f"device: {this_machine(settings)}" if kinds - {"counted"} else counted_alone)
-    quiet = progress is False or sys.stderr.isatty()
-    with progress_bar(settings["model"], progress, rounds * (bool(alone) + ("seconds" in kinds)) or None) as tick:
-        found = {}
-        if "counted" in kinds or alone: model, sample = model_of_settings(settings)
-        if "counted" in kinds:
-            found = counts_of(settings, model, sample)
-            def broken(): return Verdicts(list(_verdicts(of("counted"), found))).broken
-            if broken() and against and not against.endswith(".json"):
-                found = _with_counts_before(found, settings, against)
-            if broken() and len(kinds) > 1: notice(broken()[0])         # what follows is timed, and may not end
-        if alone:
-            own = _measured_rounds(_side_alone(settings, model, sample, alone, about), of(*alone), asked, tick, quiet)
-            found = _merged_figures(found, own)
-        if "seconds" in kinds:
-            how = _against_saved if against.endswith(".json") else _against_ref
-            found = _merged_figures(found, _measured_rounds(how(settings, against), of("seconds"), asked, tick, quiet))
-    return found
+default_rounds, least_rounds = 20, 10
 
 # %% ../../nbs/checking/check_verb.ipynb #7a9e6630
 def _limit_of(verdicts):
@@ -284,13 +268,81 @@ def _check_baseline(against):
         if not Path(against).is_file(): usage_error(f"there is no file {against!r}", "--against")
     elif against: commit_of(against)
 
-def _verdicts_of_model(settings, budgets, against, rounds, progress, about):
-    "Return the verdicts on the budgets of one model of the file."
-    with _of_the_file(settings):
+not_yet = "not measured yet"
+
+class _OfModel:
+    "The budgets of one model, and what was found: what is counted at first, times later; `why` says what is not there."
+    def __init__(self, settings, budgets, against):
+        self.settings, self.budgets, self.against, self.found, self.about = settings, budgets, against or "", {}, []
         timed = any(b.figure.kind == "absolute" for b in budgets)
-        why = dict(absolute=other_machine(settings) if timed else "", seconds="" if against else no_baseline)
-        asked = [b for b in budgets if not why.get(b.figure.kind)]
-        return list(_verdicts(budgets, _found(settings, asked, against, rounds, progress, about), why))
+        never = dict(absolute=other_machine(settings) if timed else "", seconds="" if against else no_baseline)
+        self.kinds = {b.figure.kind for b in budgets if not never.get(b.figure.kind)}
+        self.why = {k: text for k, text in never.items() if text} | dict.fromkeys(self.kinds - {"counted"}, not_yet)
+
+    def _of(self, *kinds): return [b for b in self.budgets if b.figure.kind in self.kinds.intersection(kinds)]
+
+    @property
+    def verdicts(self): return list(_verdicts(self.budgets, self.found, self.why))
+
+    @property
+    def is_timed(self): return bool(self.kinds - {"counted"})
+
+    def count(self):
+        "Take the figures that are counted; where one breaks its budget, with those at the git ref."
+        settings, own = self.settings, self._of("counted")
+        if self.kinds: self.about.append(f"device: {this_machine(settings)}" if self.is_timed else counted_alone)
+        if not own: return
+        self.found = counts_of(settings, *model_of_settings(settings))
+        broken = any(v.result == "broken" for v in _verdicts(own, self.found))
+        if broken and self.against and not self.against.endswith(".json"):
+            self.found = _with_counts_before(self.found, settings, self.against)
+
+    def time(self, rounds, progress):
+        "Take the figures that are measured."
+        settings, alone = self.settings, self.kinds & {"relative", "absolute"}
+        asked, timed = rounds or settings.get("rounds"), {"seconds"} & self.kinds
+        total = (asked or default_rounds) * (bool(alone) + bool(timed))
+        quiet = progress is False or sys.stderr.isatty()
+        with progress_bar(settings["model"], progress, total) as tick:
+            def take(kinds, how): self._take(kinds, lambda own: _measured_rounds(how, own, asked, tick, quiet))
+            if alone: take(alone, _side_alone(settings, alone, self.about))
+            saved = self.against.endswith(".json")
+            if timed: take(timed, (_against_saved if saved else _against_ref)(settings, self.against))
+
+    def _take(self, kinds, measured):
+        "Add the figures of `kinds`, or why there are none."
+        why = ""
+        try: self.found = _merged_figures(self.found, measured(self._of(*kinds)))
+        except TooFewRounds as error: why = str(error)
+        self.why |= dict.fromkeys(kinds, why)
+
+def _verdicts_of(models, against):
+    "Return the verdicts on the budgets of all models, as far as they are found."
+    machines = [line for m in models for line in m.about]
+    timed = any(b.figure.kind == "seconds" for m in models for b in m.budgets)
+    if against and not timed:
+        machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "
+                           "time = \"<= 105 %\"")
+    if against and timed and not against.endswith(".json"): machines.append(f"compared with {subject_of(against)}")
+    return Verdicts([v for m in models for v in m.verdicts], machines)
+
+def _judged(models, against, rounds, progress, keep, end):
+    """Count all models, then time them, and return the verdicts.
+
+    `keep` gets what is known before each model is timed, `end` what is known where the process is ended."""
+    for m in models:
+        with _of_the_file(m.settings): m.count()
+    def now(): return _verdicts_of(models, against)
+    timed = [m for m in models if m.is_timed]
+    if timed and now().broken: notice(now().broken[0])          # what follows takes long, and may not end
+    try:
+        for m in timed:
+            keep(now())
+            with _of_the_file(m.settings): m.time(rounds, progress)
+    except (Terminated, KeyboardInterrupt):
+        end(now())
+        raise
+    return now()
 
 def _check_device(name, device):
     from fasterbench.engine.accelerator import as_device
@@ -325,7 +377,8 @@ def check(
     against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine: for "
                    "budgets of time in percent, which --init does not write.", metavar="REF|FILE")=None,
     rounds:whole("Take N samples of each time, 10 or more, and up to 4N in two minutes if the limit lies within its "
-                 "confidence interval.  [default: as in BUDGETS, else 20, or 10 where 20 take two minutes]",
+                 "confidence interval.  [default: as in BUDGETS, else 20, or 10 where 20 take two minutes; fewer than "
+                 "10 after five minutes are inconclusive]",
                  10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",
@@ -338,6 +391,13 @@ def check(
     "Check models against the budgets in a file. A budget limits FLOPs, parameters, memory or time."
     if model is not None and not init: usage_error(f"{model!r}: a model is for --init alone", "MODEL")
     document, update = _begun(budgets, model) if init else _document(budgets), update or init
+    def write_all(view, writes):
+        for path, text in ((json, view.to_json), (junit, lambda: verdict_junit(view.verdicts)),
+                           (html, lambda: view.render(f"Budgets of {budgets}: {view.told}"))): writes(path, text)
+    def keep(view): write_all(view, lambda path, text: path in (None, "-") or write_whole(path, text()))
+    def finish(view, say=None):
+        write_all(view, write)
+        if "-" not in (json, junit, html): printed(say or view.summary)
     try:
         settings, limits = read_budgets(_plain_document(document))
         if update: limits += _first_budgets(settings, limits)
@@ -346,23 +406,14 @@ def check(
         for name, s in settings.items():
             _check_device(name, s.get("device", "cpu"))
             check_writable(files, s)                    # over what the file names
-        verdicts, machines = [], []
-        for name, about in settings.items():
-            own = [b for b in limits if b.model == name]
-            shown = False if no_progress else None
-            if own: verdicts += _verdicts_of_model(about, own, against, rounds, shown, machines)
+        own = {name: [b for b in limits if b.model == name] for name in settings}
+        models = [_OfModel(settings[name], of, against) for name, of in own.items() if of]
+        if not models:
+            usage_error(f"{budgets!r} has no budgets, only models; --update writes those of today", "BUDGETS")
+        view = _judged(models, against, rounds, False if no_progress else None, keep, finish)
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
-    if not verdicts: usage_error(f"{budgets!r} has no budgets, only models; --update writes those of today", "BUDGETS")
-    timed = any(b.figure.kind == "seconds" for b in limits)
-    if against and not timed:
-        machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "
-                           "time = \"<= 105 %\"")
-    if against and timed and not against.endswith(".json"): machines.append(f"compared with {subject_of(against)}")
-    view, text = Verdicts(verdicts, machines), _updated(document, verdicts) if update else ""
-    write(json, view.to_json)
-    write(junit, lambda: verdict_junit(verdicts))
-    write(html, lambda: view.render(f"Budgets of {budgets}: {view.told}"))
-    if "-" not in (json, junit, html): printed((lambda: print_text(text.rstrip())) if init else view.summary)
+    text = _updated(document, view.verdicts) if update else ""
+    finish(view, (lambda: print_text(text.rstrip())) if init else view.summary)
     if update: write(budgets, lambda: text)
-    raise typer.Exit(0 if update else _code(verdicts))
+    raise typer.Exit(0 if update else _code(view.verdicts))

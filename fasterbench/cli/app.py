@@ -4,7 +4,7 @@
 
 # %% auto #0
 __all__ = ['Model', 'Device', 'Dtype', 'Shape', 'Length', 'Quiet', 'Peaks', 'Top', 'Group', 'Depth', 'Report', 'Saving', 'Rows',
-           'Loss', 'KernelFile', 'option', 'output', 'switch', 'whole', 'words']
+           'Loss', 'KernelFile', 'option', 'output', 'switch', 'whole', 'with_unit', 'words']
 
 # %% ../../nbs/cli/app.ipynb #51e2f964
 import inspect, os, re, sys
@@ -128,6 +128,18 @@ def whole_from(least):
         if value < least: raise typer.BadParameter(f"{text!r} is not a whole number of at least {least}")
         return value
     return number
+
+def number_with(unit, example):
+    "Return a parser of positive numbers with this unit, which may have a prefix; a plain number is refused."
+    powers = {"n": -9, "u": -6, "µ": -6, "m": -3, "": 0, "k": 3, "M": 6, "G": 9, "T": 12}
+    def value(text):
+        found = re.fullmatch(rf"([\d.]+(?:[eE][+-]?\d+)?)\s*([{''.join(powers)}]?){re.escape(unit)}", text.strip())
+        try: number = float(found[1]) * 10.0 ** powers[found[2]]
+        except (TypeError, ValueError): number = 0
+        if not 0 < number < float("inf"):
+            raise typer.BadParameter(f"{text!r} is not a positive number with its unit: write {example}")
+        return number
+    return value
 
 def one_of(*valid):
     "Return a parser of the words `valid`."
@@ -293,6 +305,9 @@ def output(help, *names):
 
 def switch(help, name): return option(help, name, kind=bool)
 def whole(help, least=1, kind=Optional[int]): return option(help, kind=kind, parser=whole_from(least), metavar="N")
+def with_unit(help, *names, unit, example):
+    "Annotate an option that is a number with a unit."
+    return option(help, *names, kind=Optional[float], parser=number_with(unit, example), metavar=example)
 def words(help, *valid, kind=Optional[str]):
     return option(help, kind=kind, parser=one_of(*valid), metavar="|".join(valid))
 

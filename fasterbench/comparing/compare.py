@@ -112,13 +112,16 @@ class Comparison(Series):
 
     def _remark(self, q): return q.found.mark or f"only {self.labels[q.before is None]}"
 
-    def _table(self, top=10):
+    leave = "utilization_before_pct", "bytes_ratio", "flops_ratio", "utilization_after_pct"
+
+    def _table(self, top=10, without=()):
         check_top(top)
-        shown, columns = self.pairs[:top], fields_of_sides(self.labels) | dict(remark=Field("remark", "", ""))
+        verdict = Field("remark", "", "verdict", "text")
+        shown, columns = self.pairs[:top], fields_of_sides(self.labels) | dict(remark=verdict)
         rows = [_blank(r) | dict(name=printable(q.name) or "(model)", type=q.kind, remark=self._remark(q))
                 for q, r in zip(shown, pair_records(shown))]
         notes = legend(shown) + more_rows(len(self.pairs), top) + self._of_results
-        return Sheet({k: columns[k] for k in _in_pair_table}, rows).table(self.lines, notes)
+        return Sheet({k: columns[k] for k in _in_pair_table if k not in without}, rows).table(self.lines, notes)
 
     def _sheet(self): return Sheet(pair_fields, pair_records(self.pairs))
     def _chart(self, title): return arrow_chart(self, title)
@@ -143,8 +146,8 @@ def _blank(record):
     def empty(k, v): return absent and absent in k or v is None and k.endswith("_ratio")
     return {k: "" if empty(k, v) else v for k, v in record.items()}
 
-_in_pair_table = ("name", "type", "time_before_s", "time_after_s", "time_ratio", "flops_ratio", "bytes_ratio",
-                  "utilization_before_pct", "utilization_after_pct", "remark")
+_in_pair_table = ("name", "type", "remark", "time_before_s", "time_after_s", "time_ratio", "flops_ratio", "bytes_ratio",
+                  "utilization_before_pct", "utilization_after_pct")
 _first_of_pair = ("name", "type", "operator", "phase", "time_before_s", "time_after_s", "time_ratio", "change",
                   "utilization_after_pct")
 

@@ -58,10 +58,12 @@ def _told(name, values):
     return texts if len(set(texts)) > 1 else values
 
 def differences(results:list[Result])->list[str]:
-    "List the conditions, and by more than 5 % the roofs of dtypes in use, that differ, where both of two say them."
+    """List the conditions, and by more than 5 % the roofs of dtypes in use, that differ, where both of two say them.
+
+    A series says parameters beside FLOPs."""
     about = list(map(conditions, results))
     lines = [f"{k}: {in_order(_told(k, values))}" for k, values in by_key(about) if len(set(map(str, values))) > 1
-             and not (len(values) == 2 and None in values)]
+             and not (len(values) == 2 and None in values) and (k != "parameters" or None in values)]
     def text(rate, unit): return "none" if rate is None else format_si(rate, unit)
     dtypes = set().union(*(dtypes_in_use(r, [*r.points, *r.ops]) for r in results if r.peaks))
     for (name, unit), rates in by_key([roof_rates(r, dtypes) for r in results]):

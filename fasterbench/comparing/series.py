@@ -23,9 +23,10 @@ from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone, is_split,
-                                        lacks_loss, limits_text, machine, model_name, roofs_text, shares_of_peak,
-                                        short_name, step_answer, time_division, time_doubt, time_text)
-from ..views.origin import amount_done, batch_of, conditions, long_facts
+                                        is_rate_at_most, largest_batch_text, limits_text, machine, model_name,
+                                        per_device, roofs_text, shares_of_peak, short_name, step_answer,
+                                        time_division, time_doubt, time_text)
+from ..views.origin import amount_done, conditions, devices_of, long_facts, per_second, samples_of
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
 from ..views.result import Result
@@ -113,14 +114,11 @@ def _program_figures(r):
     p, step = r.program, r.environment.get("step") or {}
     more = {k: step[k] for k in ("mfu", "hfu", "largest_batch") if k in step}
     if p is not None and p.source == "predicted": more |= dict(limit_s=p.roof_time_s, interval_s=list(p.interval_s))
-    return dict(flops=p and p.flops, **more) | (dict(peak_bytes=r.memory.peak_bytes) if r.memory else {})
+    if r.memory: more |= dict(peak_bytes=r.memory.peak_bytes)
+    return dict(flops=p and p.flops, parameters=r.settings.get("parameters"), **more)
 
 def _main_roofs(r):
-    "Return the roof of the dtype that the peaks are for, and that of main memory."
-    if r.peaks is None: return "none"
-    memory = r.peaks.memory[-1]
-    return (f"{r.peaks.dtype.removeprefix('torch.')} {brief(r.peaks.peak_flops, 'FLOP/s')}, "
-            f"{memory.name} {brief(memory.bandwidth, 'B/s')}")
+    return roofs_text(r.peaks, (*r.points, *r.ops), main=True) if r.peaks else "none"
 
 def _one_or_each(what, labels, texts):
     "Return one line with the value of all results, or of each; none if the labels already say it."
@@ -176,10 +174,14 @@ class Series(LongView):
 
     @property
     def worked(self)->list[str]:
-        "The FLOPs of each result, where all are known and some differ."
-        flops = [r.program and r.program.flops for r in self.results]
-        if None in flops or len({*flops}) == 1: return []
-        return [self._each("FLOPs", flops, [brief(n, "FLOP") for n in flops])]
+        "The FLOPs and parameters of each result, where all are known and some differ."
+        amounts = {"FLOPs": ([r.program and r.program.flops for r in self.results], "FLOP"),
+                   "parameters": ([r.settings.get("parameters") for r in self.results], "")}
+        def texts(of, unit):
+            short = [brief(n, unit) for n in of]
+            return short if len({*short}) > 1 else [f"{n} {unit}".strip() for n in of]
+        return [self._each(what, of, texts(of, unit)) for what, (of, unit) in amounts.items()
+                if None not in of and len({*of}) > 1]
 
     def _each(self, what, amounts, texts):
         "Say an amount of each result; of two, also their ratio."
@@ -209,9 +211,8 @@ class Series(LongView):
     @property
     def throughputs(self)->list[float|None]:
         "Tokens or samples per second of each result; None where the batch is not known, or units differ."
-        done = list(map(amount_done, self.results))
-        alike = len({unit for _, unit in done}) == 1
-        return [n / t if alike and n and t else None for (n, _), t in zip(done, self.times)]
+        alike = len({amount_done(r)[1] for r in self.results}) == 1
+        return [per_second(r, t) if alike else None for r, t in zip(self.results, self.times)]
 
     @property
     def unit(self)->str:
@@ -232,14 +233,18 @@ class Series(LongView):
         told = []
         if fitting:
             best = max(fitting, key=self.throughputs.__getitem__)
-            rate = f"{brief(self.throughputs[best])} {self.unit}/s expected{self.throughput_of}"
-            told = [f"highest rate: {self.labels[best]}, {' · '.join([rate, *shares_of_peak(steps[best])])}"]
-        if all("largest_batch" in s for s in steps):
-            of = {machine(r): f"{s['largest_batch']} samples" for r, s in zip(self.results, steps)}
-            without = ", no cross-entropy" * any(map(lacks_loss, self.results))
-            told += _one_or_each(f"largest batch (tensors alone{without})", list(of), list(of.values()))
+            r, per_s, n = self.results[best], self.throughputs[best], devices_of(self.results[best])
+            shared = f" on {n} devices ({samples_of(r) // n} each)" if n > 1 and samples_of(r) else ""
+            at_most = "at most " * is_rate_at_most(r)
+            rate = f"{at_most}{brief(per_s)} {self.unit}/s expected{per_device(r, per_s)}{self.throughput_of}"
+            told = [f"highest rate: {self.labels[best]}{shared}, {' · '.join([rate, *shares_of_peak(r)])}"]
+        if all(steps) and any(map(largest_batch_text, self.results)):
+            of = {machine(r): largest_batch_text(r) for r in self.results}
+            told += _one_or_each("largest batch", list(of), list(of.values()))
         beyond = [f"{label} ({r.memory.peak} of {format_si(r.room, 'B')})"
                   for label, r in zip(self.labels, self.results) if is_beyond_room(r)]
+        hints = {machine(r): r.environment["hint"] for r in self.results if "hint" in r.environment}
+        told += list(hints.values()) if len(hints) < 2 else [f"{of}: {hint}" for of, hint in hints.items()]
         return [*told, f"does not fit: {', '.join(beyond)}"] if beyond else told
 
     @property
@@ -305,9 +310,13 @@ class Series(LongView):
             rate = list(map(_per_second, self.throughputs))
             change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"{self.unit}{self.throughput_of}", "", *rate, change])
+        measured = not any(r.environment.get("predicted") for r in self.results)
+        used = list(map(_roof_share, self.results))
+        if measured and all(used) and self._first_line:
+            rows.insert(1, ["utilization", "", *(_value_text(u, "%") for u in used), change_text(used[-1] / used[0])])
         titles = ["name", "type", *_column_titles(self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
-        below = [*more_rows(len(lines), top), *self._of_results]
+        below = [*more_rows(len(lines), top), *(self.equations if measured else []), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)
 
     def _chart(self, title): return _series_chart(self, title)
@@ -321,8 +330,8 @@ class Series(LongView):
     def to_dict(self)->dict:
         "Return the rows, and what the whole takes, as plain values that JSON can hold."
         rate = f"{self.unit}_per_s"
-        whole = [dict({"name": l, "batch": batch_of(r.sample), "time_s": t, rate: s}, **_program_figures(r),
-                      of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
+        whole = [dict({"name": l, "batch": samples_of(r), "devices": devices_of(r), "time_s": t, rate: s},
+                      **_program_figures(r), of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
         return super().to_dict() | dict(quantity=self.quantity, results=whole, differences=self.differences)

@@ -8,7 +8,7 @@ __all__ = []
 # %% ../../nbs/engine/backward.ipynb #e4894fe8
 import heapq, threading, weakref
 from collections import Counter
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import cache, partial
 from itertools import count
 from sys import getrefcount
@@ -24,8 +24,8 @@ from .step import graph_nodes
 # %% ../../nbs/engine/backward.ipynb #7d7783b7
 class _Running(threading.local):
     """The node that runs in this thread, what it used, its backward and number, how many contexts are open, hooks,
-    tensors that keep their gradients, and nodes in whose place others run."""
-    node, task, backward, depth, tracer, asked, instead = None, -1, None, 0, None, None, ()
+    tensors that keep their gradients, nodes in whose place others run, and the mode of backwards."""
+    node, task, backward, depth, tracer, asked, instead, within = None, -1, None, 0, None, None, (), None
     def __init__(self): self.used, self.hooks, self.keepers = [], {}, {}
 
 _running, _tasks = _Running(), count(1 << 40)      # far from the numbers of PyTorch's own backwards
@@ -150,6 +150,7 @@ def _as_gradient(grad, about):
 class _Saved:
     "Holds what a node saved, and how it is unpacked, until the node has run."
     value = unpack = whole = None
+    shown = False                # By a node of the graph itself, and not one within another
     def pack(self, value):
         self.value = value
         return self
@@ -160,7 +161,7 @@ def _unpacked(saved):
         raise RuntimeError("Trying to backward through the graph a second time: what its nodes saved is freed; "
                            "retain_graph=True keeps it")
     if saved.unpack is None: return saved.value
-    _running.used.append(saved)
+    if not saved.shown: _running.used.append(saved)
     return saved.unpack(saved.value)
 
 def _push_held(pack, unpack):
@@ -176,6 +177,22 @@ def _packed(pack, unpack, tensor):
 def _set_push(push): torch._C._autograd._push_saved_tensors_default_hooks = push
 _pushed = SharedSwitch(lambda: torch._C._autograd._push_saved_tensors_default_hooks, _set_push, lambda: _push_held)
 
+def _itself(value): return value
+
+def _kept_apart(tensor):
+    saved = _Saved().pack(tensor.detach())                      # its graph would hold what it is held by
+    saved.unpack = _itself
+    return saved
+
+@contextmanager
+def saved_apart():
+    "Hold what nodes save that are made within the context, until they have run: one within another is not shown."
+    hooked = torch._C._autograd._top_saved_tensors_default_hooks(False) is not None    # that hold it, as checkpointing
+    if hooked or not _running.depth: yield; return
+    _pushed.before(_kept_apart, _unpacked)
+    try: yield
+    finally: torch._C._autograd._pop_saved_tensors_default_hooks()
+
 @cache
 def _saved_names(kind): return [name for name in dir(kind) if name.startswith("_raw_saved_")]
 
@@ -188,9 +205,10 @@ def _loosened(node)->list:
             held = _Saved()
             try:
                 held.whole = getattr(saved, "data", None)       # what is packed is no view, and does not hold its base
-                saved.register_hooks(held.pack, _unpacked)
+                if isinstance(held.whole, _Saved): held.whole.shown = True
+                else: saved.register_hooks(held.pack, _unpacked)
             except (RuntimeError, AttributeError): continue     # None; or with hooks of its own
-            found.append(held)
+            found.append(held.whole if isinstance(held.whole, _Saved) else held)
     return found
 
 # %% ../../nbs/engine/backward.ipynb #ebb7e2d5
@@ -281,6 +299,10 @@ _lost = ("a training step through torch.func.grad, vjp or jacrev cannot be count
 
 def _run_backward(roots, grads, keep_graph, create_graph, inputs=(), *rest, **how):
     "Do what PyTorch's engine does in a thread that has asked for it; elsewhere let the engine do it."
+    with _running.within or nullcontext():
+        return _run_here(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
+
+def _run_here(roots, grads, keep_graph, create_graph, inputs, *rest, **how):
     if not _running.depth: return _engine.before(roots, grads, keep_graph, create_graph, inputs, *rest, **how)
     if create_graph and any(map(_has_outer_graph, roots)): raise ValueError(_lost)
     before, _running.task = (_running.task, _running.backward), next(_tasks)
@@ -317,6 +339,16 @@ def run_instead(
     with _asking():
         try: yield
         finally: _running.instead = before
+
+@contextmanager
+def also_in_backward(
+    mode, # Of functions: PyTorch leaves it to run a backward, which is one
+):
+    "Enter a mode, and again in the backwards of this thread within the context."
+    before, _running.within = _running.within, mode
+    with _engine(), mode:
+        try: yield
+        finally: _running.within = before
 
 class _Queue:
     "PyTorch's engine; what is to be called after a backward waits for the one of this thread."

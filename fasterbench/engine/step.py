@@ -172,6 +172,11 @@ def _without_autocast(device_type):
     on = torch.amp.is_autocast_available(device_type) and torch.is_autocast_enabled(device_type)
     return torch.autocast(device_type, enabled=False) if on else nullcontext()
 
+def optimizers_of(optimizer)->list:
+    "List an optimizer, and those that it holds."
+    held = [] if optimizer is None else [v for v in vars(optimizer).values() if isinstance(v, torch.optim.Optimizer)]
+    return [o for o in [optimizer] if o is not None] + [inner for o in held for inner in optimizers_of(o)]
+
 class TrainingStep(Forward):
     "Forward, loss, backward and update."
     training, casts = True, nullcontext       # casts: the context of forward and loss, as autocast is
@@ -194,7 +199,15 @@ class TrainingStep(Forward):
     @property
     def has_first(self)->bool:
         "True if the next step makes the optimizer's state, which no later one does."
-        return self.optimizer is not None and not self.optimizer.state
+        return self.optimizer is not None and not any(self.states)
+
+    @property
+    def states(self)->list:
+        "What each optimizer keeps: parameter -> tensors."
+        return [o.state for o in optimizers_of(self.optimizer)]
+
+    def forget_states(self):
+        for state in self.states: state.clear()
 
     def written(self)->list:
         "List the tensors that a step writes to: parameters of model and loss, and what else the optimizer steps."
@@ -210,7 +223,7 @@ class TrainingStep(Forward):
     def _leaves(self): return [t for t in (*self.written(), *self.leaves, *self.given) if t.is_leaf]
 
     def grads(self): return [t.grad for t in self._leaves() if t.grad is not None]
-    def optimizer_state(self): return tensors_of([] if self.optimizer is None else list(self.optimizer.state.values()))
+    def optimizer_state(self): return tensors_of([list(state.values()) for state in self.states])
 
     def __call__(self, *args, **kwargs):
         "Run one step; return the model's output."

@@ -138,6 +138,7 @@ def fit(
     room:int|float,        # What the device has, B
     *,
     known=None,            # The `Memory` of a run with the sample as it is, where that was counted
+    buckets:int=0,         # Bytes of DDP's buckets, which `known` has too; 0: of one device
     progress:bool|None=None, # Show a progress bar; None: in a terminal or notebook
     **how,                 # Of `count_work`: backward, loss, optimizer, target
 )->Fit:
@@ -147,7 +148,7 @@ def fit(
     how, first, counted = dict(target=_here(model, sample)) | how, first_axis_of(sample), {}
     def memory_of(batch):
         if batch == first and known is not None: return known
-        try: return count_work(model, with_batch(sample, batch, empty=True), **how).memory
+        try: return count_work(model, with_batch(sample, batch, empty=True), **how).memory.with_buckets(buckets)
         except Exception as error:               # the model's own, of any kind
             if batch > first: raise _Refused from error
             if batch == first: raise

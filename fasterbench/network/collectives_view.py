@@ -12,8 +12,8 @@ from statistics import median
 from fastcore.basics import groupby
 
 from ..roofs.network import Collective
-from ..views.columns import brief
-from ..views.view import Table, shortened
+from ..views.columns import as_fields, brief
+from ..views.view import Sheet, Table, shortened
 
 # %% ../../nbs/network/collectives_view.ipynb #31e8b818
 _titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiting", "last rank",
@@ -28,14 +28,38 @@ def _last(group):
     most = max(sorted(set(ranks)), key=ranks.count)
     return str(most) + (f" ({ranks.count(most)} of {len(ranks)})" if len(ranks) > 1 else "")
 
-def _collective_row(group):
-    "Return the collectives of one kind, group and size as texts."
+_wire_fields = as_fields("""
+    collective |  | collective | text | kind of the collective
+    group |  | group | text | group of the ranks
+    nbytes | B | buffer | si | bytes of the buffer
+    transfer_s | s | transfer | si | median; of one rank alone with what it waited
+    at_most |  | transfer is | text | at most: one rank alone was recorded, and the bandwidth is at least this
+    wait_s | s | waiting | si | mean wait for the rank that comes last
+    last |  | last rank | text | rank that came last most often
+    bus_bandwidth | B/s | bus bandwidth | si | median rate on the link of a rank
+    calls |  | calls | count | how many of this kind, group and size
+    ranks |  | ranks | text | how many were recorded, of how many
+""")
+
+def _collective(group):
+    "Return the collectives of one kind, group and size as a record of `_wire_fields`."
     c, bandwidths = group[0], [b for c in group if (b := c.bus_bandwidth) is not None]
-    least = "≥ " if c.alone else ""
-    sent = [shortened(c.kind, 22), c.group, brief(c.nbytes, "B"), f"{len(c.ranks)} of {c.group_size or '?'}"]
-    return [*sent, str(len(group)), ("≤ " if c.alone else "") + brief(median(c.transfer_s for c in group), "s"),
-            "?" if c.alone else brief(sum(c.wait_s for c in group) / len(group), "s"), _last(group),
-            least + brief(median(bandwidths), "B/s") if bandwidths else "?"]
+    return dict(collective=c.kind, group=c.group, nbytes=c.nbytes, ranks=f"{len(c.ranks)} of {c.group_size or '?'}",
+                calls=len(group), transfer_s=median(c.transfer_s for c in group), at_most="at most" * c.alone,
+                wait_s=None if c.alone else sum(c.wait_s for c in group) / len(group), last=_last(group),
+                bus_bandwidth=median(bandwidths) if bandwidths else None)
+
+def _collective_row(r):
+    "Return a record as texts."
+    most, least = ("≤ ", "≥ ") if r["at_most"] else ("", "")
+    return [shortened(r["collective"], 22), r["group"], brief(r["nbytes"], "B"), r["ranks"], str(r["calls"]),
+            most + brief(r["transfer_s"], "s"), "?" if r["wait_s"] is None else brief(r["wait_s"], "s"), r["last"],
+            "?" if r["bus_bandwidth"] is None else least + brief(r["bus_bandwidth"], "B/s")]
+
+def _by_size(collectives):
+    "Return a record per kind, group and size, the longest transfers first."
+    groups = groupby(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
+    return list(map(_collective, sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))))
 
 # %% ../../nbs/network/collectives_view.ipynb #12cb100c
 def collectives_table(
@@ -44,10 +68,13 @@ def collectives_table(
     width:int|None=None, # Columns; None: those of the terminal
 )->str:
     "Return the collectives as text, a row per kind, group and size, the longest transfers first."
-    groups = groupby(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
-    groups = sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))
-    rows = [_collective_row(group) for group in groups[:top]]
+    groups = _by_size(collectives)
+    rows = list(map(_collective_row, groups[:top]))
     keep = [k for k in range(len(_titles)) if any(r[k].strip("?") for r in rows)] or range(len(_titles))
     more, cells = len(groups) - len(rows), [[r[k] for k in keep] for r in (_titles, *rows)]
     said = [_both_waits] if rows else []
     return Table(cells, {0}, [], [*([f"… and {more} more kinds and sizes"] if more else []), *said]).text(width)
+
+def collectives_tab(collectives:Sequence[Collective])->dict:
+    "Return the tab of a page with all rows of the table."
+    return Sheet(_wire_fields, _by_size(collectives)).tab("collectives", "collectives by size")

@@ -33,7 +33,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked
 from ..roofs.division import shares_of
 from ..roofs.row import summed
-from ..views.headline import highest_clock, launch_range
+from ..views.headline import highest_clock, is_device_alone, launch_range
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
 from ..work.count import Work, check_module, count_work
@@ -278,7 +278,7 @@ def _with_least_of_function(forecast, model, sample, peaks, autocast):
 def _stored_note(stored, dtype, compiled):
     "Return lines on weights that a checkpoint stores in fewer bits: operators read them so, generated kernels do not."
     if not stored.bytes or not compiled: return stored.lines(dtype)
-    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.bits} bits"
+    read = f"compiled kernels read weights in {dtype}; the checkpoint stores matrices in {stored.text}"
     return [read, *stored.notes]
 
 def _predicted_result(model, run, forecast, like, compiled, autocast):
@@ -366,14 +366,16 @@ def predict(
     else: forecast = _as_compiled(run, calls, model, sample, target, progress, kernels)
     if compiled and not forecast.limits: forecast = _with_least_of_function(forecast, model, sample, peaks, autocast)
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
-    facts = _step_facts(result.program, sample, work, printed, tf32) if backward else {}
-    if backward: result.environment["step"] = facts
-    shared = _most_per_second(facts, result.program)
+    units, facts, shared = tokens_of(sample, work.trace), {}, []
     if devices != 1:
-        units = tokens_of(sample, work.trace)
-        sending_s, note = features.network.sent_by_devices(model, units, result.program, peaks, devices, parallel)
-        shared.append(note)
-        facts |= dict(devices=devices, sharded=parallel == "fsdp", sending_s=sending_s)
+        sending_s, note = features.network.sent_by_devices(model, peaks, devices, parallel)
+        held = features.network.bucket_bytes(model, parallel)
+        result, shared = replace(result, memory=result.memory.with_buckets(held)), [note]
+        facts = dict(devices=devices, sharded=parallel == "fsdp", sending_s=sending_s, bucket_bytes=held)
+    if backward:
+        facts |= _step_facts(result, units, work, printed, tf32, facts)
+        result.environment["step"] = facts
+        shared = [*_most_per_second(facts, result.program), *shared]
     call = dict(backward=backward, loss=plain_value(loss), optimizer=plain_value(optimizer))
     more = dict(contractions=contractions_of(work)) if backward else {}
     return replace(result, sample=describe_sample(sample), call=call, notes=[*result.notes, *shared], **more)
@@ -381,22 +383,29 @@ def predict(
 # %% ../../nbs/predicting/predict.ipynb #12b54b5e
 def _most_per_second(facts, program):
     "Return the note on what a step works on: how much in a second at the limit."
-    if not facts or not program.roof_time_s: return []
     n, unit = facts["work"], facts["unit"]
     why = ["MFU counts every pair of an attention (PaLM), HFU the pairs that run"]
-    rate = f"{n} {unit if n != 1 else unit[:-1]} per step: {format_si(n / program.roof_time_s)} {unit}/s at the limit"
-    return [rate] + why * (facts.get("hfu", 1) < facts.get("mfu", 0))
+    why *= facts.get("hfu", 1) < facts.get("mfu", 0)
+    if not (least_s := max(program.roof_time_s, facts.get("sending_s", 0))): return why
+    rate = f"{n} {unit if n != 1 else unit[:-1]} per step: {format_si(n / least_s)} {unit}/s at the limit"
+    return [rate, *why]
 
-def _step_facts(program, sample, work, printed, tf32):
-    "Return what a step works on, its rate, and the share of the datasheet's peak that model and hardware FLOPs reach."
-    n, unit = tokens_of(sample, work.trace)
-    flops, facts = contractions_of(work), dict(work=n, unit=unit)
+def _least_step_s(result, shared):
+    "Return the expected time of a step; what launching it or sending its gradients takes at least, where that is more."
+    launching_s = launch_range[0] * result.environment["operators"] if is_device_alone(result) else 0
+    return max(result.program.time_s, launching_s, shared.get("sending_s", 0))
+
+def _step_facts(result, units, work, printed, tf32, shared):
+    "Return what all devices work on, their rate, and the share of the datasheet's peak that their FLOPs reach."
+    (n, unit), program, devices = units, result.program, shared.get("devices", 1)
+    flops, facts = contractions_of(work), dict(work=n * devices, unit=unit)
     if program.is_range or not program.time_s: return facts
-    facts["per_s"] = n / program.time_s
+    least_s = _least_step_s(result, shared)
+    facts["per_s"] = facts["work"] / least_s
     if not flops.get("hardware"): return facts
     dtype = max(flops["hardware"], key=flops["hardware"].get)
     on_tf32 = dtype == "float32" and any(c.contraction_flops and c.category in tf32 for c in work.trace)
-    could = program.time_s * printed.flops_of(dtype, on_tf32)
+    could = least_s * printed.flops_of(dtype, on_tf32)
     facts["peak"] = "TF32" if on_tf32 else dtype
     return facts | {name: sum(flops[kind].values()) / could for name, kind in (("mfu", "model"), ("hfu", "hardware"))
                     if kind in flops}

@@ -12,26 +12,28 @@ from typing import Optional
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top,
                                  app, batch_sizes, check_there, dtype_named, option, saved_result,
-                                 shape_given, show, switch, target_device, usage_error, whole, words)
+                                 shape_given, show, switch, target_device, usage_error, whole, with_unit, words)
 from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
 from ..core import features
 from ..views.columns import as_fields
-from ..views.headline import is_beyond_room, is_device_alone, loss_text, model_name, phases_run, roofs_text
-from ..views.origin import amount_done, batch_of
+from ..views.headline import (is_beyond_room, is_device_alone, loss_text, machine, model_name, phases_run,
+                                        roofs_text)
+from ..views.origin import amount_done, devices_of, per_second, samples_of
 from ..views.view import Sheet, View
 
 # %% ../../nbs/predicting/predict_verb.ipynb #ba714c96
 def _predicted_for(result): return result.environment["device_name"]
 
-def _batch_size(result): return batch_of(result.sample) or 1
+def _batch_size(result): return samples_of(result) or 1
 
 def _sweep_row(result):
     "Return the row of a prediction: times, rate, utilization and memory; None is unknown."
-    p, step, (n, _) = result.program, result.environment.get("step") or {}, amount_done(result)
+    p, step, n = result.program, result.environment.get("step") or {}, devices_of(result)
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
     room = result.room
     return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
-                limit_s=p.roof_time_s, time_s=p.time_s, per_s=n / p.time_s if n and p.time_s else None,
+                devices=n, each=_batch_size(result) // n, limit_s=p.roof_time_s, time_s=p.time_s,
+                per_s=per_second(result, p.time_s),
                 mfu=step.get("mfu"), hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes,
                 memory_share=room and result.memory.peak_bytes / room, largest_batch=step.get("largest_batch"))
 
@@ -44,18 +46,23 @@ def _with_largest_batch(results):
 def _sweep_fields(results):
     "Return the fields of predictions: those of a training step only where each is one."
     unit, steps = amount_done(results[0])[1], [r.environment.get("step") for r in results]
-    rate = f"{unit}/s of the device" if any(map(is_device_alone, results)) else f"expected {unit}/s"
-    of_no_step = {"memory_share"} if all(steps) else {"mfu", "hfu"}
+    n = devices_of(results[0])
+    rate, held = f"expected {unit}/s", "memory"
+    if any(map(is_device_alone, results)): rate = f"{unit}/s of the device"
+    if n > 1: rate, held = f"{unit}/s of {n}", "unsharded memory" if steps[0]["sharded"] else "memory each"
+    of_no_step = ({"memory_share"} if all(steps) else {"mfu", "hfu"}) | ({"devices", "each"} if n == 1 else set())
     left_out = of_no_step | ({"largest_batch"} if not any("largest_batch" in (s or {}) for s in steps) else set())
     known = as_fields(f"""
         device        |          | device     | text
         batch         |          | batch      | count
+        devices       |          | devices    | count
+        each          |          | each       | count | batch of each device
         limit_s       | s        | limit      | si
         time_s        | s        | expected   | si
         p10           | s        | p10        | si
         p90           | s        | p90        | si
         per_s         | {unit}/s | {rate}     | amount
-        peak_bytes    | B        | memory     | si
+        peak_bytes    | B        | {held}     | si
         mfu           |          | MFU        | share
         hfu           |          | HFU        | share
         memory_share  |          | share      | share | peak memory ÷ memory of the device
@@ -98,17 +105,18 @@ class Predictions(View):
     def _table(self):
         devices = {_predicted_for(r): r for r in self.results}
         several, first = len(devices) > 1, self.results[0]
-        left_out = ("p10", "p90", "hfu") if several else ("device", "hfu")        # whose range is below, in words
+        said = {"p10", "p90"} if several else {"device"}                     # the range is below, in words
+        left_out = {"hfu", "devices", "largest_batch"} | said
         fields = {k: f for k, f in _sweep_fields(self.results).items() if k not in left_out}
         roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
                  for k, r in devices.items()]
         def note(k, r): return r.notes[0].removeprefix(f"Predicted for {k}, ")
-        said = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
+        timed = [f"{k}, batch {_batch_size(r)}: {note(k, r)}" for k, r in devices.items()]
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
         loss = loss_text(first) * bool(first.environment.get("step"))
-        ran = f"{model_name(first)} on {', '.join(devices)} · {phases_run(first)}{loss}"
+        ran = f"{model_name(first)} on {', '.join(map(machine, devices.values()))} · {phases_run(first)}{loss}"
         above = [*self.series.answers, *_speed_factors(self.results), ran]
-        return self._sheet()._replace(fields=fields).table(above, [*roofs, *said, *further])
+        return self._sheet()._replace(fields=fields).table(above, [*roofs, *timed, *further])
 
     def render(self, title=None): return self.series.render(title)
     def to_dict(self): return self.series.to_dict()
@@ -141,9 +149,9 @@ def predict_verb(
     kernels:KernelFile=None,
     cuda_graph:switch("Predict the replay of a CUDA graph, in which the GPU needs less time between kernels than with "
                       "a launch of each.", "--cuda-graph")=False,
-    launch_s:option("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, and "
-                    "that the GPU waits for it if its kernels take less.  [default: the GPU never waits]",
-                    "--launch-time", kind=Optional[float], metavar="SECONDS")=None,
+    launch_s:with_unit("Without --cuda-graph: assume that the CPU takes this long to launch a forward pass or step, "
+                       "and that the GPU waits for it if its kernels take less.  [default: the GPU never waits]",
+                       "--launch-time", unit="s", example="8ms")=None,
     like:option("Assume that each layer comes as close to its roof as in this `roofline --json` file.")=None,
     input:Shape=None,
     batch:option("Set the batch size, or several: 1,8,64.  [default: that of the input, else 1]",
@@ -170,17 +178,19 @@ def predict_verb(
             found = predict(net, sample, place, autocast=autocast, compiled=compiled, cuda_graph=cuda_graph,
                             launch_s=launch_s, like=measured, kernels=kernels, devices=gpus, parallel=parallel, **step)
             target = target_of(found.peaks, autocast and as_dtype(autocast))
-            if not fit and (not backward or gpus > 1) or size != sizes[0]: more = []
+            facts = found.environment.get("step") or {}
+            if not fit and not backward or facts.get("sharded") or size != sizes[0]: more = []
             else:
-                most, line = fit_found(net, sample, found.peaks, known=found.memory, target=target, **step)
+                most, line = fit_found(net, sample, found.peaks, known=found.memory, target=target,
+                                       buckets=facts.get("bucket_bytes", 0), **step)
                 known = backward and most is not None                   # which the headline of a step says
-                if known: found.environment["step"]["largest_batch"] = most
+                if known: facts["largest_batch"] = most * gpus
                 more = [] if known else [line]
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
-        return replace(found, call=found.call | named, notes=[*found.notes, *more])
+        return replace(found, call=found.call | named, environment=found.environment | {"hint": line for line in more})
     sizes = [_of_each(size, gpus) for size in sizes]
     results = [r for place in places for r in _with_largest_batch([predicted(place, size) for size in sizes])]
-    devices = ", ".join(dict.fromkeys(map(_predicted_for, results)))
+    devices = ", ".join(dict.fromkeys(map(machine, results)))
     files = dict(json=json, csv=csv, html=html, title=f"Predicted roofline of {model} on {devices}")
     if len(results) == 1: show(results[0], top=top, **files)
     else: show(Predictions(features.comparing.series_of(results)), **files)

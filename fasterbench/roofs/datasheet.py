@@ -247,7 +247,9 @@ def names_near(
     def nearness(name):
         own = _words(name) - _lines
         return sum(max(SequenceMatcher(None, a, b).ratio() for b in own) for a in given) / max(len(given), 1)
-    near = [name for name in sorted(devices(), key=nearness, reverse=True)[:3] if nearness(name) > 0.6]
+    chip = {w for w in given - _sizes(given) if _has_number([w])}                       # such as V100
+    near = [name for name in sorted(devices(), key=nearness, reverse=True)[:3]
+            if nearness(name) > 0.6 or chip & _words(name)]
     nearest = f"the nearest names are {', '.join(near)}; " if near else ""
     return f"{nearest}`fasterbench peaks --devices` lists all"
 

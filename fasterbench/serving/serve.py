@@ -287,7 +287,11 @@ _per_device = "figures are per device, tokens/s for all "
 
 def _serve_notes(model, asked, server, most, points=()):
     config, layout, works, peaks = asked.config, server.layout, server.works, server.peaks
-    found = [_what_they_are(server, points), *_beyond_the_limit(points)]
+    found = [_what_they_are(server, points)]
+    if layout.stored.bytes:
+        own = server.times.math if server.times else "the dtype of the model"
+        found.append(f"matrices are stored in {layout.stored.text} and multiplied in {own}")
+    found += _beyond_the_limit(points)
     if server.uneven: found.append(server.uneven)
     found += missing_peaks(peaks, {dtype_name(_float_dtype(model))})
     if layout.devices > 1: found.append(_what_is_sent(server))
@@ -305,9 +309,6 @@ def _serve_notes(model, asked, server, most, points=()):
     if longest and works["decode", "end"].context > longest:
         found.append(f"prompt and output together exceed the model's context length of {longest} tokens")
     if layout.devices > 1: found.append(_per_device + f"{layout.devices} devices")
-    if layout.stored.bytes:
-        own = server.times.math if server.times else "the dtype of the model"
-        found.append(f"matrices are stored in {layout.stored.bits} bits and multiplied in {own}")
     found += layout.stored.notes
     if most:
         free = percent_text(server.reserve, 0)
@@ -341,7 +342,7 @@ def serve(
     tensor_parallel=1,         # Devices that share the model; or a list of such numbers
     tpot:float|None=None,      # The expected time per output token that is accepted, s: the most requests within it
     price:float|Sequence[float]|None=None, # Of a device for an hour, in any currency; or one for each device of `on`
-    weights:str|None=None,     # How matrices are stored: "bf16", "int8", "fp8", "int4/128"; None: as in the model
+    weights:str|None=None,     # How matrices are stored: "int8", "int4" (groups of 32), "fp8"; None: as in the model
     math:str|None=None,        # Dtype of their products: "fp8"; None: fp8 and fp4 multiply in their own, if they can
     cache_bytes:float|None=None, # B of an element of the cache; None: as the model has it
     split_head:bool=True,      # Whether devices share the matrix of the logits too

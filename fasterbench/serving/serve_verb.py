@@ -14,7 +14,7 @@ from typing import Annotated, Optional
 import typer
 
 from ..cli.app import (Saving, app, batch_sizes, examples, option, output, several_whole, show,
-                                 usage_error, whole)
+                                 usage_error, whole, with_unit)
 from ..predicting.predict_verb import target_devices
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
@@ -58,7 +58,9 @@ def _side_by_side(stored, served, places):
     said, ways = {}, [f"{kind} weights" for kind in found]
     for way, s in zip(ways, found.values()):
         for note in s.notes: said.setdefault(note, []).append(way)
-    notes = tuple(of_some(note, those, ways) for note, those in said.items())
+    origin, *others = said
+    others.sort(key=lambda note: len(said[note]) == len(ways))             # what differs comes first
+    notes = tuple(of_some(note, said[note], ways) for note in (origin, *others))
     roofs = tuple(dict.fromkeys(chain.from_iterable(s.roofs for s in found.values())))
     return replace(found[stored[0]], options=tuple(options), notes=notes, roofs=roofs)
 
@@ -79,8 +81,8 @@ def serve_verb(
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "
                  "devices, the largest batch that fits each]",
                  metavar="N,N,…")=None,
-    weights:option("Store weight matrices as bf16, int8, fp8, mxfp4, nvfp4 or int4/128 (groups of 128), or compare "
-                   "several: bf16,int4/128.  [default: as in the configuration]",
+    weights:option("Store weight matrices as bf16, int8 or fp8 (a scale per row), mxfp4, nvfp4, int4 (groups of 32) "
+                   "or int4/128, or compare several: bf16,int8.  [default: as in the configuration]",
                    metavar="DTYPE,…")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
@@ -88,13 +90,13 @@ def serve_verb(
                   "[default: the range of the three]",
                   metavar="ENGINE")=None,
     tensor_parallel:option("Split the model over this many devices: 1,2,4.", kind=str, metavar="N,N,…")="1",
-    tpot:option("Find the largest batch with an expected time per output token of at most SECONDS.",
-                kind=Optional[float], metavar="SECONDS")=None,
+    tpot:with_unit("Find the largest batch with an expected time per output token of at most this.",
+                   "--tpot", unit="s", example="40ms")=None,
     price:option("Set the price of one device-hour, in any currency, or one for each device: 2.5,3.5; the output then "
                  "has the price per million tokens and per request.",
                  metavar="PRICE,…")=None,
-    network:option("Set the send bandwidth of each device, in B/s.  [default: that of the device's link]",
-                   kind=Optional[float], metavar="RATE")=None,
+    network:with_unit("Set the send bandwidth of each device.  [default: that of the device's link]",
+                      "--network", unit="B/s", example="450GB/s")=None,
     measured:option("Compare with measured decode tokens/s, over all sequences, at batch size N: 8:790.",
                     metavar="N:RATE,…")=None,
     html:output("Write the page; - for standard output.")=None, json:Saving=None,

@@ -392,7 +392,7 @@ class ServeResult(_ServingView):
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        more = dict(peaks=self.peaks.to_dict(), caveats=self.caveats)
+        more = dict(peaks=self.peaks.to_dict(), rows=self._sheet().records(), caveats=self.caveats)
         return dict(schema=schema, version=version) | asdict(self) | more
 
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
@@ -583,7 +583,8 @@ class ServeSeries(_ServingView):
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        return dict(schema=_series_schema, version=1) | asdict(self) | dict(caveats=self.caveats)
+        return dict(schema=_series_schema, version=1) | asdict(self) | dict(
+            rows=self._sheet().records(), caveats=self.caveats)
 
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."

@@ -114,11 +114,13 @@ def judged(row:dict, measured:float|None)->dict:
 # %% ../../nbs/speed_of_light/sol_verb.ipynb #ab949923
 class Bounds(LongView):
     "The speed of light of problems, and times against it."
-    title, file = "Speed of light", "sol"
+    file = "sol"
     filters = dict(binds="bound by", price="price")
 
     def __init__(self, rows, device:str): self.rows, self.device = rows, device
 
+    @property
+    def title(self)->str: return f"Speed of light on {self.device}"
     @property
     def impossible(self)->list[dict]: return [r for r in self.rows if r["verdict"] == "impossible"]
 
@@ -154,7 +156,8 @@ class Bounds(LongView):
     def _sheet(self): return Sheet(_fields, self.rows)
 
     def _page(self):
-        tab = self._sheet().tab("problems", "problems", self.plot(""), visible=_shown, sort=["share", "desc"])
+        charts = [self.plot("")] if any(r.get("share") for r in self.rows) else []      # of times alone
+        tab = self._sheet().tab("problems", "problems", *charts, visible=_shown, sort=["share", "desc"])
         return dict(lines=self.told, kinds=[tab])
 
     def _chart(self, title):

@@ -50,13 +50,22 @@ class _Gaps:
         self.waits = _spans_by_thread(trace.launches, _waits_for_device.search)
         self.loads = _spans_by_thread([*trace.operators, *trace.annotations], _fetches_data.match)
 
+    def _fetching(self, begin, end):
+        "Return how long the thread that fetched longest between two times fetched data."
+        return max((_fetching_s(spans, begin, end) for spans in self.loads.values()), default=0.0)
+
+    def at_end(self, begin, end):
+        "Return the seconds before the first or after the last activity, by cause."
+        data = self._fetching(begin, end)
+        return dict(data=data, end=end - begin - data)
+
     def seconds(self, last, activity):
         "Return the seconds from `last` to an activity, by cause."
         launch, gap = self.launches.get(activity.id), activity.start - last
         if launch is None: return dict(unknown=gap)
         if launch.start < last: return dict(other=gap)
         until = min(launch.start, activity.start)
-        data = max((_fetching_s(spans, last, until) for spans in self.loads.values()), default=0.0)
+        data = self._fetching(last, until)
         cause = "synchronized" if _ran_dry(self.waits.get(launch.thread, []), last, launch.start) else "launch"
         held = activity.start - (launch.start if _waits_for_device.search(launch.name) else launch.end)
         queued = held if held > slow_start_s else 0.0
@@ -68,16 +77,18 @@ def idle_before(
 )->Counter:
     "Return the seconds in which a device ran nothing, by the module whose kernel came next, and by cause."
     spent, (begin, end), gaps = Counter(), window(trace), _Gaps(trace)
+    def add(module, by_cause):
+        for cause, seconds in by_cause.items(): spent[module, causes[cause]] += seconds
     for device in set(trace.devices):
         last = None
         for i in sorted(activities_of(trace, device), key=lambda i: trace.activities[i].start):
             a = trace.activities[i]
-            if last is None: spent["", causes["end"]] += a.start - begin
+            if last is None: add("", gaps.at_end(begin, a.start))
             elif a.start > last:
                 module = "(communication)" if found[i].part == parts["communication"] else found[i].module
-                for cause, seconds in gaps.seconds(last, a).items(): spent[module, causes[cause]] += seconds
+                add(module, gaps.seconds(last, a))
             last = a.end if last is None else max(last, a.end)
-        spent["", causes["end"]] += end - last
+        add("", gaps.at_end(last, end))
     return +spent
 
 # %% ../../nbs/traces/idle_time.ipynb #ic000005

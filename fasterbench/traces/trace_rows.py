@@ -27,7 +27,7 @@ from .trace_work import argument_memory, recorded_arguments
 from ..roofs.cache_simulation import simulate_caches
 from ..roofs.call_row import flops_time
 from ..roofs.point import waiting_row
-from ..roofs.datasheet import datasheet_peaks, devices, match_device
+from ..roofs.datasheet import datasheet_peaks, devices, match_device, names_near
 from ..roofs.hardware import HardwarePeaks, memory_time
 from ..roofs.row import Row, added, changed, no_work, part_of, summed, total, unknown_work
 from ..timing.kernels import ancestors, nesting
@@ -364,10 +364,12 @@ def reduced(
 )->Reduced:
     "Return the rows of one trace. Raise `ValueError` where nothing ran."
     found, trace, model = placed_with(trace, how)
-    name = name or _device_name(trace)
+    own = _device_name(trace)
+    named = own and two_devices not in own
+    given, name = name, own if named or not name else name          # it keeps its name, whatever its roofs are of
     seconds, spent = attributed(trace, found)
     calls, others = calls_and_others(trace, found)
-    peaks, notes, no_roofs = _datasheet_roofs(peaks, name, calls, trace)
+    peaks, notes, no_roofs = _datasheet_roofs(peaks, given or own, calls, trace)
     trace = _with_possible_copies(trace, peaks)
     served = bytes_by_level(trace, found, [g.activities for g in calls], peaks, seconds)
     sent = transfers(trace, 0, peaks)
@@ -463,7 +465,7 @@ def _datasheet_roofs(peaks, name, calls, trace):
         try: found = datasheet_peaks(name, dtype)
         except ValueError: continue
         if found is None:
-            return None, [], f"{match_device(name).caveat}; --on NAME names it, {measured}"
+            return None, [], f"{match_device(name).caveat}; {names_near(name)}; --on NAME names it, {measured}"
         caveat = found.environment.get("caveat")
         told = f"roofs: the datasheet of {found.environment['device_name']}" + (f" ({caveat})" if caveat else "")
         plain = {k: v for k, v in found.environment.items() if not isinstance(v, dict)}

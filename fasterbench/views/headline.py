@@ -13,6 +13,7 @@ from typing import NamedTuple
 from fastcore.basics import groupby
 
 from ..core.units import format_si, percent_text, scale_of
+from ..roofs.datasheet import listed_device, match_device
 from ..roofs.kinds import is_pointwise
 from ..timing.certainty import half_text, roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
@@ -20,7 +21,7 @@ from ..roofs.division import Division, division
 from ..roofs.row import totals
 from .columns import brief
 from .fold import fold, label
-from .origin import number_of_calls, sample_text
+from .origin import devices_of, number_of_calls, sample_text
 from .roof_lines import network_in_use
 from .view import told_apart
 
@@ -46,6 +47,8 @@ def phases_run(result)->str:
 def machine_name(environment:dict, device:str)->str:
     "Return the device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
     name, threads = environment.get("device_name") or device, environment.get("threads")
+    devices = (environment.get("step") or {}).get("devices", 1)
+    if devices > 1: name = f"{devices} × {name}"
     return f"{name}, {threads} thread{'s' if threads != 1 else ''}" if threads and device in ("", "cpu") else name
 
 def machine(result)->str:
@@ -81,6 +84,16 @@ def alone_text(result)->str:
     sending_s = result.environment.get("step", {}).get("sending_s")
     sends = f"; sending takes at least {brief(sending_s, 's')}" if sending_s else ""
     return f" (device time only{longer}{sends})"
+
+def is_rate_at_most(result)->bool:
+    "Tell if launching or sending may take longer than the device: a rate by its time is the most."
+    step = result.environment.get("step") or {}
+    return "launching" in alone_text(result) or (step.get("sending_s") or 0) > (result.program.time_s or 0)
+
+def per_device(result, rate:float)->str:
+    "Return the part of a rate that is of each device; empty where there is one."
+    n = devices_of(result)
+    return f", {brief(rate / n)} each" if n > 1 else ""
 
 def time_text(result)->str:
     "End to end time and half its IQR: `14.56 ms ±3 %`; of a prediction the expected time, its interval, and the limit."
@@ -155,13 +168,15 @@ def highest_clock(peaks)->str:
     "Return the clock of roofs that no datasheet prints, `3090 MHz`; empty for others."
     return f"{peaks.environment['highest_clock'] / 1e6:.0f} MHz" if "highest_clock" in peaks.environment else ""
 
-def roofs_text(peaks, points=())->str:
-    "Return the roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`."
+def roofs_text(peaks, points=(), main:bool=False)->str:
+    """Return the roofs with their values: `float32 588 GFLOP/s, L2 912, DRAM 77 GB/s`; of a network those for `points`.
+
+    With `main`, only the ceiling of the rows that take most time, and main memory."""
     compute = [(c.name, c.flops) for c in sorted(peaks.compute, key=_by_use(peaks, points))]
-    memory = [(level.name, level.bandwidth) for level in peaks.memory]
+    memory = [(level.name, level.bandwidth) for level in peaks.memory][-1 if main else 0:]
     network = [(f"{r.name}:", r.bus_bandwidth) for r in network_in_use(peaks, points)][:3]
     highest = [f"at {clock}, the highest clock that the driver allows"] if (clock := highest_clock(peaks)) else []
-    return ", ".join([_values_text(compute[:4], "FLOP/s"),
+    return ", ".join([_values_text(compute[:1 if main else 4], "FLOP/s"),
                       *(_values_text(roofs, "B/s") for roofs in (memory, network) if roofs), *highest])
 
 def _by_use(peaks, points):
@@ -234,13 +249,20 @@ def explained_text(result)->str:
     told = ", ".join(f"{name} {format_si(s, 's')}" for name, s in d.explained if s > 0.01 * d.end_to_end_s)
     return f"lost to lower ceilings: {told}" if told else ""
 
+def _undivided(d):
+    "Say what share of the total is at the roof, which work and total alone tell, and that the rest is not split."
+    total, apart, least = d.end_to_end_s, abs(d.difference_s), "≥ " * (d.unknown_s > 0)
+    share = percent_text(apart / total, 0) if total else "?"
+    disagree = f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
+    kinds = ", ".join(f"{kind} {brief(s, 's')}" for kind, s in d.needed if s > 0.001 * d.needed_s)
+    if not kinds or not total: return disagree
+    return (f"{least}{brief(d.needed_s, 's')} of {format_si(total, 's')} at the roof, "
+            f"{least}{percent_text(d.needed_s / total)} ({kinds}); the rest is not split: {disagree}")
+
 def equation(d:Division, unknown:str="with unknown FLOPs")->str:
     "Write the end to end time as the sum of its parts; parts that round to zero are left out."
     text = _in_unit_of(d.end_to_end_s)
-    if not is_split(d):
-        apart = abs(d.difference_s)
-        share = percent_text(apart / d.end_to_end_s, 0) if d.end_to_end_s else "?"
-        return f"rows and total disagree by {format_si(apart, 's')} ({share} of the total)"
+    if not is_split(d): return _undivided(d)
     shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
     lost = d.lost[:3] if len(d.lost) > 1 and d.above_s > sum(s for _, s in d.apart) else ()    # where most is
     remarks = {"lost below the roof": _remark(lost, text, d.end_to_end_s),
@@ -263,11 +285,12 @@ def is_beyond_room(result)->bool:
     known = result.room and result.memory and not result.environment.get("step", {}).get("sharded")
     return bool(known and result.memory.peak_bytes > result.room)
 
-def shares_of_peak(step:dict)->list[str]:
+def shares_of_peak(result)->list[str]:
     "Return the MFU of a predicted training step, and its HFU where that is another."
+    step, most = result.environment.get("step") or {}, "≤ " * is_rate_at_most(result)
     of = f" ({step['peak']})" if "peak" in step else ""
-    told = [f"MFU{of} {percent_text(step['mfu'])}"] if "mfu" in step else []
-    return [*told, f"HFU {percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
+    told = [f"MFU{of} {most}{percent_text(step['mfu'])}"] if "mfu" in step else []
+    return [*told, f"HFU {most}{percent_text(step['hfu'])}"] if step.get("hfu") != step.get("mfu") else told
 
 def loss_text(result)->str:
     "Say that the loss of a training step is the sum of the output, where none was given."
@@ -277,11 +300,19 @@ def lacks_loss(result)->bool:
     "Tell if a step works on tokens, and has no loss over their classes, which takes memory."
     return result.environment.get("step", {}).get("unit") == "tokens" and bool(loss_text(result))
 
-def _step_rate(result):
-    "Return the rate of a step; that of the device is the most, where launching may take longer."
-    step, longer = result.environment["step"], "launching" in alone_text(result)
-    each = " per device" * ("devices" in step)
-    return f"{'at most ' * longer}{brief(step['per_s'])} {step['unit']}/s{each}"
+def step_rate(result)->str:
+    "Return the rate of a step: of all devices, and of each; of the device alone it is the most, where others wait."
+    step = result.environment["step"]
+    at_most = "at most " * is_rate_at_most(result)
+    return f"{at_most}{brief(step['per_s'])} {step['unit']}/s{per_device(result, step['per_s'])}"
+
+def largest_batch_text(result)->str:
+    "Return the largest batch of a step, or why it is not known; empty where it was not asked."
+    step, n, without = result.environment["step"], devices_of(result), ", no cross-entropy" * lacks_loss(result)
+    if step.get("sharded"): return "unknown (the memory of shards is not counted)"
+    if (most := step.get("largest_batch")) is None: return ""
+    each = f"{most // n} each, " * (n > 1)
+    return f"{most} samples ({each}tensors alone{without})"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."
@@ -289,15 +320,14 @@ def step_answer(result, largest:bool=True)->list[str]:
     if not step: return []
     told = []
     if "per_s" in step:
-        told = [f"expected {format_si(p.time_s, 's')}{alone_text(result)}", _step_rate(result)]
+        told = [f"expected {format_si(p.time_s, 's')}, {step_rate(result)}{alone_text(result)}"]
     there = f" of {format_si(room, 'B')}{', does not fit' * is_beyond_room(result)}" if room else ""
-    unsharded = "unsharded " * step.get("sharded", False)
-    told += [*shares_of_peak(step), f"{unsharded}memory {result.memory.peak}{there}"]
-    without = ", no cross-entropy" * lacks_loss(result)
-    if largest and "largest_batch" in step:
-        told.append(f"largest batch {step['largest_batch']} samples (tensors alone{without})")
+    unsharded, n = "unsharded " * step.get("sharded", False), devices_of(result)
+    of = " of each" * (n > 1)
+    told += [*shares_of_peak(result), f"{unsharded}memory{of} {result.memory.peak}{there}"]
+    if largest and (most := largest_batch_text(result)): told.append(f"largest batch {most}")
     unit = step["unit"].removesuffix("s" if step["work"] == 1 else "")
-    each = f" on each of {step['devices']} devices" if "devices" in step else ""
+    each = f" on {n} devices" * (n > 1)
     return [f"a step of {step['work']} {unit}{each}{loss_text(result)}: {' · '.join(told)}"]
 
 _parts = model_name, _sample, _dtype, phases_run, machine, time_text, _rate_text
@@ -310,14 +340,19 @@ def _slowest_rows(points, whole_s):
     return ", ".join(f"{name} {percent_text(s, 0 if s >= 0.0995 else 1)}" for name, s in zip(names, shares))
 
 def time_division(result)->list[str]:
-    "Return the lines that divide the time; first the slowest rows, where it is in doubt. None where a time is unknown."
+    "Return the lines that divide the time; then the slowest rows, where it is in doubt. None where a time is unknown."
     expected, d = "expected " * _is_predicted(result), divided(result)
     if d is None: return []
     divides, rows_s = f"{expected}{equation(d, unknown_label(result))}", sum(p.time_s for p in result.points)
     known = is_split(d) and result.peaks is not None
     if not rows_s or known and not time_doubt(result.timing): return [divides]
-    most = f"most time: {_slowest_rows(result.points, rows_s)}"
-    return [most, divides] if is_split(d) else [f"{most}; {divides}"]
+    return [divides, f"most time: {_slowest_rows(result.points, rows_s)}"]
+
+def _roofs_of(result):
+    "Name the device that the roofs are of, where the one that ran is another one of the table, or none of it."
+    ran, of = (r.environment.get("device_name", "") for r in (result, result.peaks))
+    device = listed_device(result.peaks)
+    return f" of {of}" if ran and device and device != match_device(ran).device else ""
 
 def headline(result)->list[str]:
     "Return the headline: the run and its speed, where the time goes, the roofs."
@@ -327,7 +362,8 @@ def headline(result)->list[str]:
         divides = time_division(result) if result.idle else []
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
     divides = [*time_division(result), *limits_text(result.limits), *hint]
-    return [*step_answer(result), *lines, *divides, f"roofs: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
+    return [*step_answer(result), *lines, *divides, 
+            f"roofs{_roofs_of(result)}: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
 
 # %% ../../nbs/views/headline.ipynb #c9b20a08
 def _looked_at(t, said):

@@ -42,6 +42,24 @@ def batch_of(sample:list[dict])->int|None:
     firsts = {t["shape"][0] if t["shape"] else None for t in sample if "shape" in t}
     return firsts.pop() if len(firsts) == 1 else None
 
+def devices_of(result)->int:
+    "Return how many devices a predicted step is shared by."
+    return (result.environment.get("step") or {}).get("devices", 1)
+
+def samples_of(result)->int|None:
+    "Return the samples of a step, on all its devices together; None where they are not known."
+    each = batch_of(result.sample)
+    return each and each * devices_of(result)
+
+def per_second(
+    result,
+    seconds:float|None, # Of the step
+)->float|None:
+    "Return the tokens or samples per second, on all devices together; None where they are not known."
+    if step := result.environment.get("step"): return step.get("per_s")
+    n, _ = amount_done(result)
+    return n / seconds if n and seconds else None
+
 def amount_done(result)->tuple[int, str]:
     "Return how much a step of a result works on, and of what: tokens, if its sample has sequences of ids, or samples."
     if step := result.environment.get("step"): return step["work"], step["unit"]
@@ -169,7 +187,8 @@ def _phases(r):
 def _spaced(name): return name.replace("_", " ")
 
 long_facts = "command", "commit"       # Long, and they rarely explain a difference: they come last
-_unsaid = "date", "predicted", "device_half_width", "step", "hint"
+said_in_headline = "device_half_width", "step", "hint", "earlier_s", "no_roofs"
+_unsaid = "date", "predicted", *said_in_headline
 
 # The files that a command writes do not change what it measures.
 _output = re.compile(r" --(?:(?:json|csv|html)(?: |=)\S+|no-html|no-progress)")
@@ -178,7 +197,7 @@ def conditions(
     r, # A `Result`
 )->dict[str, object]:
     "List the conditions of a measurement by name: batch, sample, call, settings, machine. Unknown is left out."
-    batch = batch_of(r.sample)
+    batch = samples_of(r)
     about = {"phases of a training step": _phases(r), "model": r.model} | ({} if batch is None else {"batch": batch})
     about |= {f"sample {name}": text for name, text in argument_texts(r.sample).items()}
     call = {k: v for k, v in r.call.items() if k not in ("device", *long_facts)}

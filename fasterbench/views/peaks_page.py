@@ -49,6 +49,9 @@ def peaks_rows(peaks:HardwarePeaks)->list[list[str]]:
     return rows if promised else [r[:5] + r[6:] for r in rows]
 
 # %% ../../nbs/views/peaks_page.ipynb #967a76c8
+def _ridge_text(peaks):
+    return f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, DRAM)"
+
 def peaks_table(
     peaks:HardwarePeaks,
     width:int|None=None, # Columns; None: those of the terminal
@@ -58,7 +61,7 @@ def peaks_table(
     name = env.get("device_name", peaks.device)
     threads = env.get("threads", "?")
     where = f"{name} ({peaks.device}), torch {env.get('torch', '?')}, {threads} thread{'s' if threads != 1 else ''}"
-    ridge = f"ridge point {peaks.ridge_point:.2f} FLOP/B ({peaks.dtype.removeprefix('torch.')}, DRAM)"
+    ridge = _ridge_text(peaks)
     lines = [*filter(None, [roof_caveats(peaks)])]
     if peaks.network: lines.append(f"network: {where_measured(peaks.network) or 'of unknown origin'}")
     width = width or terminal_width()
@@ -179,4 +182,5 @@ class PeaksView(View):
         tabs = [_probe_sheet(peaks, what).tab(what, what, sweep(peaks, what, ""), sort=["rate", "desc"])
                 for what in ("memory", "arithmetic") if peaks.sweep]
         device = f"device: {machine_name(peaks.environment, peaks.device)}"
-        return dict(lines=[device, f"roofs: {roofs_text(peaks)}"], facts=_about_peaks(peaks), kinds=tabs + links)
+        lines = [device, f"roofs: {roofs_text(peaks)}", _ridge_text(peaks)]
+        return dict(lines=lines, facts=_about_peaks(peaks), kinds=tabs + links)

@@ -21,9 +21,9 @@ from .columns import fields_of
 from .fold import fold
 from .headline import divided, headline, is_split, model_name, terms, unknown_label
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
-from .origin import argument_texts
+from .origin import argument_texts, said_in_headline
 from .page import cells, column, figure, filled, pairs_of
-from .table import below_table, records
+from .table import below_table, largest_gap, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roof_facts(peaks):
@@ -66,7 +66,7 @@ _shown_as = dict(captured="CUDA graph", host_s="CPU time to launch, s", units="m
 def facts(result)->list[tuple[str, list[tuple[str, str]]]]:
     "Return idle time, device, roofs, sample, settings, the whole model and the timing: titled lists of name and value."
     known = {_shown_as.get(k, k): v for k, v in result.environment.items()
-             if k not in ("device_half_width", "step") and v is not None and v != ""}
+             if k not in said_in_headline and v is not None and v != ""}
     device = ({"device": result.peaks.device} if result.peaks else {}) | known
     given = {k: v for k, v in (result.call | result.settings).items() if v is not None}
     sections = {"Idle": _idle_facts(result), "Device": pairs_of(device),
@@ -197,15 +197,26 @@ def _program_kind(result):
     return dict(name="program", title="whole model", figures=figures, columns=filled(columns, values), rows=values)
 
 # %% ../../nbs/views/report.ipynb #02c86bfe
+_by_type = dict(rank="ranks", communication="collectives")
+
+def _first_title(result, compiled):
+    "Return what the rows are called: a trace may have operators, kernels, collectives or ranks in place of modules."
+    types = {p.type for p in result.points}
+    if len(types) == 1 and types <= {*_by_type}: return _by_type[types.pop()]
+    if any(p.operator for p in result.points): return "operators"
+    names = {p.name for p in result.points if p.type != "GPU idle"}
+    of_kernels = compiled if not result.kernels else names <= {p.name for p in result.kernels}
+    return "kernels" if of_kernels else "modules"
+
 def kinds(result, top:int|None)->list[dict]:
     "Return the tabs, modules first; of compiled code its kernels, and then the same rows by layer."
     compiled = any(p.layers for p in result.points)
-    alone = any(p.operator for p in result.points)               # a trace without modules has its operators as rows
-    first = "kernels" if compiled and not result.kernels else "operators" if alone else "modules"
-    titles = dict(modules=first, **({} if alone else dict(ops="operators")), kernels="kernels")
+    first = _first_title(result, compiled)
+    titles = dict(modules=first) | {k: t for k, t in dict(ops="operators", kernels="kernels").items() if t != first}
     shown = [points for points in titles if result.rows(points) or points == "modules"]
     tabs = [_points_tab(result, points, titles[points], top) for points in shown]
     tabs[1:1] = [_layers_tab(result, top)] if compiled else []
+    if result.collectives and is_there("network"): tabs.append(features.network.collectives_tab(result.collectives))
     if result.program is not None: tabs.append(_program_kind(result))
     held = result.memory and result.memory.timeline and is_there("memory")
     return [*tabs, features.memory.memory_tab(result)] if held else tabs
@@ -215,5 +226,6 @@ _filters = dict(phase="phase", category="category", type="type", bound="bound", 
 
 def report_of(result, top:int|None=1000)->dict:
     "Return what `page` makes the report of."
-    return dict(lines=headline(result), facts=facts(result), kinds=kinds(result, top), filters=_filters,
+    gap = largest_gap(result, fold(result.points))
+    return dict(lines=[*headline(result), *gap], facts=facts(result), kinds=kinds(result, top), filters=_filters,
                 file=model_name(result) or "rows", division=_segments(result), notes=below_table(result))

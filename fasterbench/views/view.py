@@ -8,6 +8,7 @@ __all__ = ['View']
 # %% ../../nbs/views/view.ipynb #vw000004
 import csv, io, json, re, shutil
 from collections.abc import Iterable
+from functools import partial
 from importlib.util import find_spec
 from os.path import commonprefix
 from pathlib import Path
@@ -333,11 +334,15 @@ class View:
 
     def text(self)->str:
         "Return the rows as a table, in the width of the terminal."
-        table = self._table()
+        return self._fitting(self._table).text()
+
+    def _fitting(self, made):
+        "Return the table that `made` gives, without as many columns of `leave` as do not fit the terminal."
+        table = made()
         for n in range(1, len(self.leave) + 1):
             if table.fits(): break
-            table = self._table(" ".join(self.leave[:n]).split())
-        return table.text()
+            table = made(without=" ".join(self.leave[:n]).split())
+        return table
 
     def summary(self)->None:
         "Print `text`."
@@ -416,7 +421,7 @@ class LongView(View):
         top:int|None=10, # How many rows; None: all
     )->str:
         "Return the first rows as a table, in the width of the terminal."
-        return self._table(top).text()
+        return self._fitting(partial(self._table, top)).text()
 
     def summary(self, top:int|None=10)->None:
         "Print `text`."

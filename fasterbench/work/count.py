@@ -382,8 +382,8 @@ def _state_made(run, before_write, tracer):
     with eager(), run.watched(mode := tracer(run.owners, before_write)), watching(mode):
         for p in given: p.grad = torch.zeros_like(p)
         try: run.update()
-        except RuntimeError: run.optimizer.state.clear()         # it takes no dense gradient, or reads what is in one
-    made = _gradients(run) if run.optimizer.state else []
+        except RuntimeError: run.forget_states()         # it takes no dense gradient, or reads what is in one
+    made = _gradients(run) if any(run.states) else []
     for p in given: p.grad = None
     return made
 
@@ -403,8 +403,8 @@ def _work_of_call(run, args, kwargs, target):
         made = _state_made(run, before_write, tracer) if first and place is not None else []
         work = trace_call(_made_ready(run, args, kwargs), run, before_write, tracer, stored)
         if made and made == _gradients(run): return work
-        if made: run.optimizer.state.clear()
-        elif not first or not run.optimizer.state: return work
+        if made: run.forget_states()
+        elif not first or not any(run.states): return work
         # That step has made the optimizer's state. In the next DDP sorts its buckets; all others are like the third.
         if place is None: _made_ready(run, *later)()
         return trace_call(_made_ready(run, *later), run, before_write, tracer, stored)

@@ -37,13 +37,12 @@ def _unpacked_shape(t):
 
 def _shapes(values, item=0): return map_tensors(lambda t: _shape_of(t, item), values)
 
-_integer_products = {"aten::_int_mm", "onednn::qlinear_pointwise", "onednn::qconv_pointwise",
-                     "onednn::qconv2d_pointwise"}
+_contractions = "matmul", "convolution", "attention"
 _own = ("aten", "prims", "prim", "c10d", "_c10d_functional", "c10d_functional", "quantized", "higher_order")
 
 def _is_floating_point(name, known, tensors):
-    "Return whether a call's arithmetic is floating-point: on real or complex numbers, or integers in their place."
-    if name in _integer_products or known and name.partition("::")[0] not in _own: return True
+    "Return whether a call's arithmetic counts: on real or complex numbers, or a contraction of any."
+    if known and (known.category in _contractions or name.partition("::")[0] not in _own): return True
     return any(t.is_floating_point() or t.is_complex() or t.is_quantized for t in tensors)
 
 # %% ../../nbs/work/flops.ipynb #122b9f05

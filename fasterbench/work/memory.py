@@ -6,7 +6,7 @@
 __all__ = ['part_names', 'allocated', 'Moment', 'ModuleMemory', 'Memory']
 
 # %% ../../nbs/work/memory.ipynb #meta0003
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ..core.files import plain
@@ -78,6 +78,17 @@ class Memory:
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         parts = " + ".join(f"{format_si(b, 'B')} {name}" for name, b in largest if b > 1e-4 * self.peak_bytes)
         return f"peak memory {self.peak} = {parts} · reached in {self.place}" if parts else f"peak memory {self.peak}"
+
+    def with_buckets(self,
+        nbytes:int, # Of a copy of the gradients that is held all the time
+    )->"Memory":
+        "Return the memory of a step of DDP, whose buckets hold the gradients once more."
+        at = part_names.index("gradients")
+        def more(m): return m._replace(bytes=(*m.bytes[:at], m.bytes[at] + nbytes, *m.bytes[at + 1:]))
+        modules = {k: replace(m, peak_bytes=m.peak_bytes + nbytes) for k, m in (self.modules or {}).items()}
+        return replace(self, peak_bytes=self.peak_bytes + nbytes, start_bytes=self.start_bytes + nbytes,
+                       parts=self.parts | dict(gradients=self.parts.get("gradients", 0) + nbytes),
+                       timeline=list(map(more, self.timeline)), modules=modules or self.modules)
 
     @property
     def allocator_line(self)->str:

@@ -41,6 +41,13 @@ class Format:
         more = self.fixed + self.per_input * inputs + (4 * math.ceil(scales / self.nested) if self.nested else 0)
         return outputs * inputs * self.bits / 8 + scales * self.scale + more
 
+    @property
+    def text(self)->str:
+        "Bits of an element, and who shares a scale: \"4 bits with 4 B of scales for each 32 inputs\"."
+        shared = f"{self.rows} × {self.group} block" if self.group and self.rows > 1 else f"{self.group} inputs" \
+            if self.group else "row" if self.rows == 1 else "matrix"
+        return f"{self.bits:.3g} bits" + (f" with {self.scale:.3g} B of scales for each {shared}" if self.scale else "")
+
 fp8_math, fp4_math = "float8_e4m3fn", "float4_e2m1fn_x2"
 _per_tensor = dict(group=0, rows=0)
 _nvfp4, _mxfp4 = Format(4, 16, scale=1, fixed=4, math=fp4_math), Format(4, 32, scale=1, math=fp4_math)
@@ -61,7 +68,7 @@ class _Settings(dict):
         value = self.first(*names, default=default)
         if isinstance(value, bool) or value not in among:
             self.refused(names[0], value, f"one of {', '.join(map(str, among))}")
-        return int(value)
+        return value
 
     def size(self, *names, default=0)->int:
         "Return how many inputs share a scale; 0: all of a row, which a configuration writes as -1 too."
@@ -308,15 +315,28 @@ def _torchao(q, names):
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #0d3af6ad
 def _hqq_format(q):
+    "Return what gives the format of a matrix of so many outputs and inputs."
     of = q.inner("weight_quant_params") if "weight_quant_params" in q else q
-    bits = of.bits("nbits", "bits", among=(8, 4, 3, 2, 1), default=4)
-    def again(name):
-        other = q.inner(name)
-        return other.bits("nbits", among=(8, 4, 3, 2, 1)) / 8 + 4 / other.size("group_size", default=128) \
-            if q.get(name) else 2
-    whole = of.get("group_size", 64) is None                    # rows
-    return Format(3.2 if bits == 3 else bits, 0 if whole else of.size("group_size", default=64),
-                  scale=again("scale_quant_params") + again("zero_quant_params"), flat=not whole)
+    bits = of.bits("nbits", "bits", among=_hqq_bits, default=4)
+    group = 0 if of.get("group_size", 64) is None else of.size("group_size", default=64)      # 0: a row, or a column
+    each, fixed = map(sum, zip(*(_hqq_scale(q, name) for name in ("scale_quant_params", "zero_quant_params"))))
+    across = of.get("axis", 1) == 0
+    def format_of(outputs, inputs):
+        rows = (group or outputs) if across else outputs * inputs // (group or inputs)
+        words = 4 * math.ceil(rows / 10) * (outputs * inputs // rows)
+        more = words - outputs * inputs * 3 / 8 if bits == 3 else 0
+        shared = dict(group=group, flat=True) if group else dict(group=1, rows=0) if across else {}
+        return Format(_hqq_bits[bits], scale=each, fixed=fixed + more, **shared)
+    return format_of
+
+def _hqq_scale(q, name):
+    "Return the bytes of a scale or zero, and those of the matrix for all: a scale and a zero of theirs."
+    if not q.get(name): return 2, 0
+    of = q.inner(name)
+    each = of.bits("nbits", among=_hqq_bits) / 8
+    return (each, 4) if of.get("channel_wise") is False else (each + 4 / of.size("group_size", default=128), 0)
+
+_hqq_bits = {8: 8, 6: 8, 5: 8, 4: 4, 3: 3, 2: 2, 1.58: 2, 1: 1}          # as they are stored
 
 def _hqq(q, names):
     given = q.inner("quant_config") or q
@@ -326,7 +346,10 @@ def _hqq(q, names):
     names.unknown += [t for t in skipped if t not in tags]
     formats = {t: given[t] and _hqq_format(given.inner(t)) for t in own} or \
         dict.fromkeys(tags, None if own else _hqq_format(given))
-    return lambda m: None if m.is_table or m.is_transposed or tag(m.module) in skipped else formats.get(tag(m.module))
+    def format_of(m):
+        of = None if m.is_table or m.is_transposed or tag(m.module) in skipped else formats.get(tag(m.module))
+        return of and of(m.outputs, m.inputs)
+    return format_of
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #e7648554
 def _aqlm(q, names):
@@ -481,9 +504,10 @@ class StoredWeights:
     unknown: tuple[str, ...]=() # Names in the configuration that match no module
 
     @property
-    def bits(self)->str:
-        "The bits of their elements: \"4 and 8\"."
-        return " and ".join(f"{b:.3g}" for b in sorted({f.bits for f in self.formats}))
+    def text(self)->str:
+        "The bits of their elements, with the scales where all have one format: \"4 and 8 bits\"."
+        if len(self.formats) == 1: return self.formats[0].text
+        return " and ".join(f"{b:.3g}" for b in sorted({f.bits for f in self.formats})) + " bits"
     @property
     def math(self)->str:
         "The dtype that multiplies; of several the narrowest, which a limit needs."
@@ -499,7 +523,7 @@ class StoredWeights:
     def lines(self, dtype:str)->list[str]:
         "Say how a count takes them: `dtype` multiplies. Nothing where no weight is stored in another form."
         if not self.bytes: return self.notes
-        stored = f"weights as the checkpoint stores them: matrices in {self.bits} bits, multiplied in {dtype}"
+        stored = f"weights as the checkpoint stores them: matrices in {self.text}, multiplied in {dtype}"
         return [stored, *self.notes]
 
     def with_part(self, path:str, other:"StoredWeights")->"StoredWeights":

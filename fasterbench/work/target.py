@@ -18,6 +18,7 @@ from torch import nn
 from torch.autograd.graph import get_gradient_edge
 from torch.nn.functional import pad
 from torch.nn.utils.rnn import PackedSequence
+from torch.overrides import TorchFunctionMode
 
 from ..core.arguments import modules_of, tensors_of
 from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOutputShapeException,
@@ -25,7 +26,8 @@ from ..core.private import (DataDependentOutputException, DispatchKey, DynamicOu
                                       _disabled_torch_dispatch_impl, _get_sequence_nr,
                                       is_traceable_wrapper_subclass, make_wrapper_subclass, tree_leaves, tree_map)
 from ..engine.accelerator import autocast_call, bfloat16_call, properties_call, stand_in
-from ..engine.backward import asked_of_node, backward_here, forget_unasked, run_instead, running_node
+from ..engine.backward import (also_in_backward, asked_of_node, backward_here, forget_unasked, run_instead,
+                                         running_node, saved_apart)
 from ..engine.model_state import groups_of, node_hooks, sharded_class
 from ..engine.process import SharedSwitch
 from ..engine.step import TrainingStep, graph_nodes
@@ -348,6 +350,7 @@ class _Elsewhere:
         if not run.training: return run
         step = TrainingStep(run.model, run.loss, run.optimizer and _optimizer_of(run.optimizer, self))
         step.casts = partial(_autocast, self.device.type, self.target.autocast)
+        step.leaves = list(map(self.fake, run.leaves))
         return step
 
 def _fake_sample(tree, fake, tensors):
@@ -360,11 +363,35 @@ def _fake_sample(tree, fake, tensors):
     return tree_map(lambda x: memo[id(x)] if isinstance(x, torch.Tensor) else
                     x if callable(x) or isinstance(x, plain) else copy.deepcopy(x, memo), tree)
 
+# %% ../../nbs/work/target.ipynb #h3ld0e02
+def _writes_view(f, args, kwargs):
+    "Tell if a function writes a view in place, by its name or by an argument of it."
+    name = getattr(f, "__name__", "")
+    in_place = name.endswith("_") and not name.endswith("__") or name.startswith("__i") or any(
+        value is True for value in (*args, *kwargs.values()))
+    return in_place and args and isinstance(args[0], torch.Tensor) and args[0]._is_view()
+
+class _InPlaceOfHeld(TorchFunctionMode):
+    "Within the context, code that holds a parameter gets the one in its place: its gradient, its graph."
+    def __init__(self, place):
+        super().__init__()
+        self.memo = place.memo
+
+    def there(self, t):
+        held, new = self.memo.get(id(t), (None, None))
+        return new if held is not None and held.requires_grad else t
+
+    def __torch_function__(self, f, types, args=(), kwargs=None):
+        args, kwargs = (map_tensors(self.there, a) for a in (list(args), kwargs or {}))
+        with saved_apart() if _writes_view(f, args, kwargs) else nullcontext(): return f(*args, **kwargs)
+
 # %% ../../nbs/work/target.ipynb #ddd60b8d
 def _optimizer_of(optimizer, place):
     "Return an optimizer like `optimizer`, with its state, whose parameters are on `place`."
     made, fake = object.__new__(type(optimizer)), place.fake
-    made.__dict__.update({k: v for k, v in vars(optimizer).items() if k != "step"})  # that of a scheduler is bound
+    held = {k: v for k, v in vars(optimizer).items() if k != "step"}                # that of a scheduler is bound
+    inner = {k: _optimizer_of(v, place) for k, v in held.items() if isinstance(v, torch.optim.Optimizer)}
+    made.__dict__.update(held | inner)
     made.param_groups = [g | dict(params=list(map(fake, g["params"]))) for g in optimizer.param_groups]
     made.state = type(optimizer.state)(getattr(optimizer.state, "default_factory", None) or dict)
     for p, values in optimizer.state.items():
@@ -552,7 +579,8 @@ def on_target(
         for context in (warnings.catch_warnings(), *(_fake_shards(m, place) for m in modules), mode,
                         StandIns(place.device), as_with_data(), _shapes_apart(), *_as_on(place), quiet_meta(),
                         run_instead(place.nodes), fakes_cloned(), hot_as_with_data(), fakes_in_lists(),
-                        _autocast(place.device.type, cast)):
+                        _autocast(place.device.type, cast),
+                        also_in_backward(_InPlaceOfHeld(place)) if torch.is_grad_enabled() else nullcontext()):
             stack.enter_context(context)
         warnings.filterwarnings("ignore", message="User provided device_type|.*CUDA is not available")
         for key in sample: place.memo.pop(key, None)     # likewise

@@ -54,9 +54,8 @@ def checked(path):
     path.with_suffix(".toml").write_text(budgets)
     settings, limits = check.read_budgets(check._plain_document(check._document(path.with_suffix(".toml"))))
     [(model, how)] = settings.items()
-    machines = []
-    with check._of_the_file(how): found = check._found(how, limits, None, 10, False, machines)
-    path.write_bytes(pickle.dumps((list(check._verdicts(limits, found)), machines)))
+    view = check._judged([check._OfModel(how, limits, None)], None, 10, False, str, str)
+    path.write_bytes(pickle.dumps((view.verdicts, view.machines)))
 
 measured = {
     "resnet18.json": roofline, "batch2.json": lambda p: roofline(p, "--batch", 2),

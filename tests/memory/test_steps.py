@@ -112,7 +112,7 @@ def test_devices_that_share_a_batch(tmp_path, capsys):
     out = said(tmp_path, capsys, "predict", "NET:plain", "--input", "8,64", "--on", "NVIDIA H100 80GB HBM3",
                "--backward", "--gpus", "4", "--fit")
     assert (f"each sends {2 * 3 / 4 * 4 * (2 * 64 * 256 + 320) / 1e3:.2f} kB" in out
-            and re.search(r"largest batch \d+ samples \(tensors alone\)", out)), out
+            and re.search(r"largest batch \d+ samples \(\d+ each, tensors alone\)", out)), out
 
 @pytest.mark.parametrize("more,why", [(["--gpus", "4", "--batch", "10", "--backward"],
                                        "a batch of 10 does not divide among 4 devices; 8 and 12 do"),
