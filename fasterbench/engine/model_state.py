@@ -376,6 +376,12 @@ def groups_of(state)->list:
     "Return the groups of parameters that FSDP gathers at once, of the state of one module."
     return getattr(state, "_fsdp_param_groups", None) or list(filter(None, [state._fsdp_param_group]))
 
+def shard_pairs(model:nn.Module)->list[tuple]:
+    "Return each parameter of `model` that FSDP2 shards with its whole form, where it was gathered: the model has one."
+    sharded = [m for m in model.modules() if isinstance(m, sharded_class())]
+    params = [p for m in sharded for group in groups_of(m._get_fsdp_state()) for p in group.fsdp_params]
+    return [(p.sharded_param, p._unsharded_param) for p in params if hasattr(p, "_unsharded_param")]
+
 def _unreduced(module):
     "Find where FSDP keeps gradients that the ranks have not reduced yet: objects with the name of the attribute."
     for group in groups_of(module._get_fsdp_state()):

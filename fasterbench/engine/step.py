@@ -10,6 +10,7 @@ import copy, inspect, re
 from bisect import bisect_right
 from collections.abc import Callable
 from contextlib import contextmanager, nullcontext
+from itertools import chain
 
 import torch
 from torch import nn
@@ -17,7 +18,7 @@ from torch import nn
 from ..core.units import check_kind
 from ..core.private import _get_sequence_nr
 from .modules import Part, parts, set_training, wrapped
-from .model_state import preserved
+from .model_state import preserved, shard_pairs
 from .process import deeper
 from .uncompiled import import_answered
 from ..core.arguments import modules_of, tensors_of
@@ -46,7 +47,11 @@ def parameter_owners(listed:list[Part])->dict[int, int]:
     "Return id of a parameter → index of the first module that holds it; a compiled module holds those of its parts."
     backwards = reversed(list(enumerate(listed)))
     def held(part): return part.module.parameters() if part.leaf else part.module._parameters.values()
-    return {id(p): i for i, part in backwards for p in held(part) if p is not None}
+    owners = {id(p): i for i, part in backwards for p in held(part) if p is not None}
+    for pair in shard_pairs(listed[0].module):
+        owner = next(owners[id(p)] for p in pair if id(p) in owners)
+        owners |= {id(p): owner for p in pair}
+    return owners
 
 def graph_nodes(root)->list:
     "List every autograd node that a backward from `root`, a node or several, can run."
@@ -116,7 +121,8 @@ def total_output(out):
 
 def _check_optimized(optimizer, modules):
     "Raise `ValueError` for an optimizer that holds no parameter of these modules."
-    held = {id(p) for m in modules if isinstance(m, nn.Module) for p in m.parameters()}
+    modules = [m for m in modules if isinstance(m, nn.Module)]
+    held = {id(p) for m in modules for p in (*m.parameters(), *chain(*shard_pairs(m)))}
     given = [p for g in optimizer.param_groups for p in g["params"]]
     if not any(id(p) in held for p in given):
         raise ValueError(f"optimizer is a {type(optimizer).__name__} over {len(given)} tensors, none of which is a "

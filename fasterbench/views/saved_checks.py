@@ -74,6 +74,16 @@ def _check_memory(m):
         if not of.own_peak_bytes <= of.peak_bytes <= m.peak_bytes:
             refuse(f"memory.modules[{name!r}].peak_bytes", of.peak_bytes, f"at most the peak, {m.peak_bytes} B,")
 
+_of_rows = dict(model="dense_flops", needed="dense_flops", hardware="contraction_flops")
+
+def _check_contractions(result):
+    "Raise `ValueError` for FLOPs in contractions that the rows do not have."
+    for kind, by_dtype in result.contractions.items():
+        if kind not in _of_rows: refuse("contractions", kind, ", ".join(_of_rows))
+        most, found = total(getattr(p, _of_rows[kind]) for p in result.points), math.fsum(by_dtype.values())
+        if most is not None and found > most * (1 + rounding) and not any(p.ranks for p in result.points):
+            refuse(f"contractions.{kind}", found, f"at most {most:g}, that of the rows,")
+
 def agreeing(result):
     "Return `result`, if its parts agree; else raise `ValueError` that names the field."
     peaks = None if result.environment.get("compiled") else result.peaks    # a compiled limit counts products alone
@@ -84,6 +94,7 @@ def agreeing(result):
         _check_source(where, p, result.environment.get("tool"))
         if where.startswith("points"): _check_spread(where, p, longest)  # others are of other runs than the steps
     _check_sums(result)
+    _check_contractions(result)
     if result.memory is not None: _check_memory(result.memory)
     for i, t in enumerate(result.sample):
         known = isinstance(t.get("name"), str) and isinstance(t.get("dtype", ""), str)
