@@ -137,12 +137,13 @@ def roofline(
             found = _profiled_result(net, sample, over, peaks, model, assumed, (where, warmup, steps), options, kernels)
             named = {k: v for k, v in dict(loss=loss, optimizer=optimizer, autocast=autocast).items() if v}
             return replace(found, call=found.call | named).gather()
-    results = list(map(measured, sizes))
-    if results[0] is None: return
-    files = dict(json=json, csv=csv, html=html, title=title, remark=remark)
-    if len(sizes) > 1: show(features.comparing.series_of(results), top=top, **files)
-    else: _show_result(results[0], top, group, depth, **files)
-    if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
+    def finish(results):
+        files = dict(json=json, csv=csv, html=html, title=title, remark=remark)
+        if len(results) > 1: show(features.comparing.series_of(results), top=top, **files)
+        else: _show_result(results[0], top, group, depth, **files)
+        if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
+    results = _all_measured(sizes, measured, finish)
+    if results[0] is not None: finish(results)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #be0f4be6
 def check_kernel_file(kernels, compiled, sizes):
@@ -156,6 +157,18 @@ def _check_roofline(sizes, network, compiled, kernels):
     check_kernel_file(kernels, compiled, sizes)
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes need a single process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
+
+def _all_measured(sizes, measured, finish):
+    "Measure all batch sizes; where one fails or the process is ended, `finish` gets those before it."
+    results = []
+    try:
+        for size in sizes: results.append(measured(size))
+    except BaseException:
+        if results:
+            notice(f"not measured: batch {', '.join(map(str, sizes[len(results):]))}")
+            finish(results)
+        raise
+    return results
 
 def _loaded_model(model, shape, batch, dtype, seq):
     "Return the model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."

@@ -110,6 +110,8 @@ class Comparison(Series):
         "Nothing besides `told`, which has the ratio."
         return []
 
+    _why = ()            # The rows that changed say it
+
     def _remark(self, q): return q.found.mark or f"only {self.labels[q.before is None]}"
 
     leave = "utilization_before_pct", "bytes_ratio", "flops_ratio", "utilization_after_pct"

@@ -22,9 +22,9 @@ from ..core.units import format_si, percent_text, total
 from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
-from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone, is_split,
+from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone,
                                         is_rate_at_most, largest_batch_text, limits_text, machine, model_name,
-                                        per_device, roofs_text, shares_of_peak, short_name, step_answer,
+                                        per_device, roofs_text, shares_of_peak, short_name, spread_text, step_answer,
                                         time_division, time_doubt, time_text)
 from ..views.origin import amount_done, conditions, devices_of, long_facts, per_second, samples_of
 from ..views.plot import canvas, dress, grid, shown
@@ -106,6 +106,11 @@ def _whole_text(r, seconds):
     predicted = r.program is not None and r.program.source == "predicted"
     return time_text(r) if predicted else format_si(seconds, "s")
 
+def _in_doubt(r):
+    "Return the word for a time in doubt; why it is follows in a line of its own."
+    word = time_doubt(r.timing).partition(": ")[0]
+    return f", {word}" if word else ""
+
 # %% ../../nbs/comparing/series.ipynb #sr0fact1
 def _own_roofs(r): return roofs_text(r.peaks, (*r.points, *r.ops)) if r.peaks else "none"
 
@@ -161,9 +166,17 @@ class Series(LongView):
 
     @property
     def lines(self)->list[str]:
-        "The times, FLOPs and memory of the whole, then the caveats, then what else differs."
-        return [*self.answers, self.told, *self.changed, *self.worked, *self.held, *self._of_times,
+        "The times, where they go, FLOPs and memory of the whole, then the caveats, then what else differs."
+        return [*self.answers, self.told, *self.changed, *self._why, *self.worked, *self.held, *self._of_times,
                 *self.differences]
+
+    @property
+    def _predicted(self): return any(r.environment.get("predicted") for r in self.results)
+
+    @property
+    def _why(self):
+        "Where measured times go; that of predictions is on the page."
+        return [] if self._predicted else self.equations
 
     @property
     def held(self)->list[str]:
@@ -250,7 +263,8 @@ class Series(LongView):
     @property
     def told(self)->str:
         "The times of the whole."
-        said = [f"{label} {text}" for label, text in zip(self.labels, self._whole_texts)]
+        said = [f"{label} {text}{spread_text(r)}{_in_doubt(r)}"
+                for label, text, r in zip(self.labels, self._whole_texts, self.results)]
         return f"time: {'; '.join(said)}"
 
     @property
@@ -310,13 +324,12 @@ class Series(LongView):
             rate = list(map(_per_second, self.throughputs))
             change = change_text(self.throughputs[-1] / self.throughputs[0])
             rows.insert(1, [f"{self.unit}{self.throughput_of}", "", *rate, change])
-        measured = not any(r.environment.get("predicted") for r in self.results)
         used = list(map(_roof_share, self.results))
-        if measured and all(used) and self._first_line:
+        if not self._predicted and all(used) and self._first_line:
             rows.insert(1, ["utilization", "", *(_value_text(u, "%") for u in used), change_text(used[-1] / used[0])])
         titles = ["name", "type", *_column_titles(self.labels), "last/first"]
         if not self.quantity: titles, *rows = (r[:-1] for r in [titles, *rows])      # no order, so no first and last
-        below = [*more_rows(len(lines), top), *(self.equations if measured else []), *self._of_results]
+        below = [*more_rows(len(lines), top), *self._of_results]
         return Table([titles, *rows], {0, 1}, self.lines, below)
 
     def _chart(self, title): return _series_chart(self, title)
@@ -356,15 +369,12 @@ class Series(LongView):
         return [(h, _common_facts([(label, dict(of.get(h, ()))) for label, of in sides])) for h in headings]
 
     def _page(self):
-        predicted = any(r.environment.get("predicted") for r in self.results)              # an interval, and a limit
         each = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r, False)]
         told = [*self.answers, *(each if len(each) <= 4 else []), self.told]
-        timed = self.equations and all(map(is_split, filter(None, map(divided, self.results))))
-        lines = self.equations if timed and len(self) > 2 and not predicted else [*told, *self.equations]
         held = self.held and len(self) == 2 and is_there("memory")
         tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
-        return dict(lines=[*lines, *self.changed, *self.machines, *self.worked, *self.held], facts=self._facts,
-                    kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
+        return dict(lines=[*told, *self.equations, *self.changed, *self.machines, *self.worked, *self.held],
+                    facts=self._facts, kinds=[self._tab(), *tabs], notes=[*self.caveats, *self.differences])
 
 # %% ../../nbs/comparing/series.ipynb #e559794d
 _hues = ("#1569b0", "#e0702a", "#12805c", "#8e63c9", "#a8781c", "#c2577f", "#74808a")

@@ -107,12 +107,19 @@ def time_text(result)->str:
         if p.is_range: return f"range {between} (never measured), limit {limit}"
         between = f" ({between})" if between else ""
         return f"expected {expected}{between}, limit {limit}"
-    time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
+    time = t.end_to_end_s if t else p.time_s if p else None
     if time is None: return format_si(sum(q.time_s for q in result.points),
                                       "s") + " (sum of rows)" if result.points else ""
+    return ", ".join(filter(None, (format_si(time, "s") + spread_text(result), _steps_text(result), time_doubt(t))))
+
+def spread_text(result)->str:
+    "Return half the IQR of the end to end time: ` ±3 %`; empty where it is small, or nothing was measured."
+    p, t = result.program, result.timing
+    if _is_predicted(result): return ""
+    if t and t.spread is None: return " ±?"
+    time, iqr = (t.end_to_end_s, t.end_to_end_iqr_s) if t else (p.time_s, p.time_iqr_s) if p else (None, 0)
     varies = (iqr or 0) / time if time else 0
-    spread = " ±?" if t and t.spread is None else f" ±{half_text(varies)}" if varies >= 0.001 else ""
-    return ", ".join(filter(None, (format_si(time, "s") + spread, _steps_text(result), time_doubt(t))))
+    return f" ±{half_text(varies)}" if varies >= 0.001 else ""
 
 def _steps_text(result):
     "Say how many steps the window of a trace covers, and the time of one; empty of anything else."
