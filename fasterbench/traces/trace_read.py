@@ -30,6 +30,7 @@ from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import reasons
 from .trace_rows import left_out, mean_row, reduced
+from ..analysis.rows import unlaunched_row
 from ..timing.certainty import Samples
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.point import is_waiting
@@ -81,8 +82,10 @@ def _placed(row, found, peaks):
 
 # %% ../../nbs/traces/trace_read.ipynb #31fc6a2b
 def _idle_times(found):
-    "List before what the devices ran nothing, and why; longest first."
-    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    "List before what the devices ran nothing, and why; longest first. Without modules none is named."
+    spent, named = Counter(), any(r.has_modules for r in found)
+    for (module, cause), seconds in (pair for r in found if r.device != "cpu" for pair in r.idle.items()):
+        spent["" if module == unlaunched_row and not named else module, cause] += seconds
     return [Idle(module, cause, s) for (module, cause), s in spent.most_common()]
 
 def _idle_notes(found):
