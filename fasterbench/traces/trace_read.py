@@ -64,11 +64,10 @@ def _idle(found, n):
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
     return Row("(idle)", name, time_s=seconds, category="idle", **no_work)
 
-def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.source).name
-
 def _by_rank(found, peaks):
     "Return one row per trace: all that has figures, over the time of its window."
-    rows = [replace(r.program, name=_name_of_rank(r), type="rank", category="mixed") for r in found]
+    names = dict.fromkeys((b.rank, b.source, b.name) for b in _breakdowns(found))
+    rows = [replace(r.program, name=name, type="rank", category="mixed") for r, (*_, name) in zip(found, names)]
     points = [_placed(row, found, peaks) for row in rows]
     return ranked(points)
 
