@@ -30,6 +30,7 @@ from .engine_ops import engine_config
 from .trace_join import Reading, parts
 from .trace_work import reasons
 from .trace_rows import left_out, mean_row, reduced
+from ..analysis.rows import unlaunched_row
 from ..timing.certainty import Samples
 from ..roofs.datasheet import as_peaks, names_device
 from ..roofs.point import is_waiting
@@ -63,11 +64,10 @@ def _idle(found, n):
     name = "outside operators" if found[0].device == "cpu" else "GPU idle"
     return Row("(idle)", name, time_s=seconds, category="idle", **no_work)
 
-def _name_of_rank(r): return f"rank {r.rank}" if r.rank is not None else Path(r.source).name
-
 def _by_rank(found, peaks):
     "Return one row per trace: all that has figures, over the time of its window."
-    rows = [replace(r.program, name=_name_of_rank(r), type="rank", category="mixed") for r in found]
+    names = dict.fromkeys((b.rank, b.source, b.name) for b in _breakdowns(found))
+    rows = [replace(r.program, name=name, type="rank", category="mixed") for r, (*_, name) in zip(found, names)]
     points = [_placed(row, found, peaks) for row in rows]
     return ranked(points)
 
@@ -81,8 +81,10 @@ def _placed(row, found, peaks):
 
 # %% ../../nbs/traces/trace_read.ipynb #31fc6a2b
 def _idle_times(found):
-    "List before what the devices ran nothing, and why; longest first."
-    spent = sum((r.idle for r in found if r.device != "cpu"), Counter())
+    "List before what the devices ran nothing, and why; longest first. Without modules none is named."
+    spent, named = Counter(), any(r.has_modules for r in found)
+    for (module, cause), seconds in (pair for r in found if r.device != "cpu" for pair in r.idle.items()):
+        spent["" if module == unlaunched_row and not named else module, cause] += seconds
     return [Idle(module, cause, s) for (module, cause), s in spent.most_common()]
 
 def _idle_notes(found):

@@ -23,7 +23,7 @@ from .headline import divided, headline, is_split, model_name, terms, unknown_la
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .origin import argument_texts, said_in_headline
 from .page import cells, column, figure, filled, pairs_of
-from .table import below_table, largest_gap, records
+from .table import RankPoint, below_table, largest_gap, rank_fields, rank_points, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roof_facts(peaks):
@@ -94,13 +94,15 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 def _report_columns(result):
     "Return the fields of the data frame, the first ones at the left."
     known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
+    of_ranks = rank_fields if any(isinstance(p, RankPoint) for p in result.points) else {}
+    known |= of_ranks
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()
     far = ("low_utilization",) if any(p.low_utilization for p in result.points) else ()
     if any(p.interval_s for p in result.points):
         known["time_s"], doubt = known["time_s"]._replace(title="expected"), ("interval_low_s", "interval_high_s")
-    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt, *far}
-    order = (*_first[:5], *doubt, *_first[5:7], *far, _first[7], *ranks, *_first[8:], *known)
+    shown = {*_first, *(["wire_bytes"] if sends else []), *ranks, *doubt, *far, *of_ranks}
+    order = (*_first[:5], *of_ranks, *doubt, *_first[5:7], *far, _first[7], *ranks, *_first[8:], *known)
     return [column(known[k], k in shown) for k in dict.fromkeys(order)]
 
 def _like_xprof(columns):
@@ -210,6 +212,7 @@ def _first_title(result, compiled):
 
 def kinds(result, top:int|None)->list[dict]:
     "Return the tabs, modules first; of compiled code its kernels, and then the same rows by layer."
+    if ranks := rank_points(result): result = replace(result, points=ranks)
     compiled = any(p.layers for p in result.points)
     first = _first_title(result, compiled)
     titles = dict(modules=first) | {k: t for k, t in dict(ops="operators", kernels="kernels").items() if t != first}

@@ -9,6 +9,7 @@ __all__ = ['Tensors', 'Contractions', 'Limits', 'Timing', 'Breakdown', 'Idle', '
 # %% ../../nbs/views/result.ipynb #b8bdd298
 import math
 from dataclasses import dataclass, field, fields, replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ..core import features
@@ -114,6 +115,11 @@ class Breakdown:
     parts: dict[str, Number]  # Seconds by part; they sum to the span
     source: str=""            # The trace
     linked_s: Number|None=None # Compute whose launch was recorded, s
+
+    @property
+    def name(self)->str:
+        "The rank, or the file where there is none."
+        return Path(self.source).name if self.rank is None else f"rank {self.rank}"
 
     def __str__(self):
         who = "time" if self.rank is None else f"rank {self.rank}"
