@@ -316,7 +316,7 @@ class Series(LongView):
 
     def _table(self, top=10):
         check_top(top)
-        def text(p): return "" if p is None else fields["time_s"].text(p.time_s, True)
+        def text(p): return "" if p is None else fields["time_s"].text(_known_time(p), True)
         lines = _folded(self.rows)
         rows = [[printable(label(l.row)), l.kind, *map(text, l.points), change_text(l.ratio("time_s"))]
                 for l in (*self._first_line, *lines[:top])]
@@ -337,7 +337,7 @@ class Series(LongView):
     def _sheet(self):
         keys = "name", "phase", "operator", "type"
         columns = {k: fields[k] for k in keys} | {label: Field(label, "s", label) for label in self.labels}
-        def of(l): return {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, l.values("time_s")))
+        def of(l): return {k: getattr(l.row, k) for k in keys} | dict(zip(self.labels, map(_known_time, l.points)))
         return Sheet(columns, map(of, self.rows))
 
     def to_dict(self)->dict:
@@ -431,7 +431,11 @@ def _value_text(v, unit):
     if v is None: return "?"
     return percent_text(v / 100) if unit == "%" else _per_second(v) if unit == "/s" else format_si(v, unit)
 
-def _shown_time(p): return p and (p.longest_s if p.is_range else p.time_s)
+def _known_time(p):
+    "Return the time of a row; None where its timestamps cost all of it."
+    return None if p is None or p.uncertain and not p.time_s else p.time_s
+
+def _shown_time(p): return p and (p.longest_s if p.is_range else _known_time(p))
 def _shown_time_text(p): return ("up to " if p and p.is_range else "") + _value_text(_shown_time(p), "s")
 
 def _intervals(points, values):
