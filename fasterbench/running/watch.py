@@ -118,19 +118,17 @@ class Watch:
         if self.taken is not None: return self._over_all_calls(self.taken)
         raise RuntimeError(f"no sample is complete yet: the model was {self.missing()}")
 
-    def missing(self,
-        before:int=0, # Calls of the model before it was watched
-    )->str:
+    def missing(self)->str:
         "Say how often the model was called, and why that gave no sample, as it follows after \"the model was\"."
-        n, state = self.calls + before, self.sample.progress() if self.sample else self.state
+        n, state = self.calls, self.sample.progress() if self.sample else self.state
         text = called(n)
         if self.failures: return f"{text}; a sample was given up at {self.failures[-1]}"
         if self._is_replaced(): text += " (its forward was replaced: calls of the old one are not seen)"
         if not n: return f"{text}; calls inside a compiled function are not seen" if has_compiled() else text
         if self.waits: return f"{text} and not sampled: a sample of another model was under way"
-        if state: return f"{text}; a sample began at call {self.first + before + 1} and did not end: {state}"
+        if state: return f"{text}; a sample began at call {self.first + 1} and did not end: {state}"
         if self.passed: return f"{text} and not sampled: it trains, and evaluates from call {n - self.passed + 1} on"
-        return f"{text}, {too_few(self.warmup + before, self.active)}"
+        return f"{text}, {too_few(self.warmup + self.earlier, self.active)}"
 
     def __repr__(self):
         return f"Watch({type(self.model).__name__}, {self.calls} calls, {len(self.series)} samples)"
@@ -447,7 +445,6 @@ class SeenModel:
     "A module that a program calls."
     name: str                            # Its class; a second one of a class has a number
     calls: int = 0                       # Within the program, made outside of other modules
-    before: int = 0                      # Those before it was watched
     watch: weakref.ref|None = None
     result: Result|None = None           # Of the last sample
     samples: int = 0
@@ -486,7 +483,7 @@ class ProgramModels:
             watched.__exit__(*error)
             if watched.taken is not None: m.result = watched.result
             m.problems += watched.failures
-            m.missing = watched.missing(m.before)
+            m.missing = watched.missing()
 
     def unwatched(self, m)->str:
         "Return why a model that is not watched now has no sample."
@@ -511,13 +508,12 @@ class ProgramModels:
 
     def watch(self, model, module):
         "Watch `module` from now on."
-        model.before = model.calls - 1
         if sum(m.watch is not None for m in self.models) >= most_models:
             return model.problems.append(f"{most_models} others are watched")
         def keep(step, metrics): model.result, model.samples = model.watch().result, model.samples + 1
         try:
             watched = watch(module, self.every, self.active, warmup=3, peaks=self.peaks, on_sample=keep, progress=False)
-            model.watch = weakref.ref(watched)
+            model.watch, watched.earlier = weakref.ref(watched), model.calls - 1      # those before it is watched
             watched.__enter__()
         except Exception as error: model.problems.append(f"{type(error).__name__}: {error}")
 
