@@ -99,7 +99,7 @@ def rank_points(result)->list[RankPoint]:
 # %% ../../nbs/views/table.ipynb #302df624
 _columns = ("name", "type", "phase", "time_s", "share", "flops", "bytes_moved",
             "wire_bytes", "arithmetic_intensity", "achieved_gflops", "bound", "utilization_pct", "time_iqr_s")
-_may_leave = ("share", "flops", "wire_bytes", "arithmetic_intensity", "achieved_gflops", "bound", "utilization_pct")
+_may_leave = _columns[4:-1]    # all but name, type, phase, time and spread
 
 def shown_fields(points:list[RooflinePoint])->list[Field]:
     "Return the fields of the printed table: those that some row has, and the IQR where there is something to say."
