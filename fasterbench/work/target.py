@@ -367,6 +367,7 @@ def _fake_sample(tree, fake, tensors):
 def _writes_view(f, args, kwargs):
     "Tell if a function writes a view in place, by its name or by an argument of it."
     name = getattr(f, "__name__", "")
+    if name == "__get__": return False                      # of an attribute
     in_place = name.endswith("_") and not name.endswith("__") or name.startswith("__i") or any(
         value is True for value in (*args, *kwargs.values()))
     return in_place and args and isinstance(args[0], torch.Tensor) and args[0]._is_view()
@@ -381,8 +382,15 @@ class _InPlaceOfHeld(TorchFunctionMode):
         held, new = self.memo.get(id(value), (None, None))
         return new if isinstance(held, torch.Tensor) and held.requires_grad else value
 
+    def _has_held(self, values):
+        "Tell if values, or what lists of them have, are held: most calls only read an attribute of one tensor."
+        return any(id(v) in self.memo if isinstance(v, torch.Tensor) else type(v) in (list, tuple) and
+                   self._has_held(v) for v in values)
+
     def __torch_function__(self, f, types, args=(), kwargs=None):
-        args, kwargs = tree_map(self.there, (args, kwargs or {}))         # a tuple that is an index stays one
+        kwargs = kwargs or {}
+        if self._has_held((*args, *kwargs.values())):
+            args, kwargs = tree_map(self.there, (args, kwargs))           # a tuple that is an index stays one
         with saved_apart() if _writes_view(f, args, kwargs) else nullcontext(): return f(*args, **kwargs)
 
 # %% ../../nbs/work/target.ipynb #ddd60b8d
