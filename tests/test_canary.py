@@ -89,8 +89,9 @@ elsewhere = {
         _dynamo.device_interface.get_interface_for_device utils._triton""",
     "engine.process": """_C _C._is_multithreading_enabled _C._set_multithreading_enabled _GLOBAL_DEVICE_CONTEXT
         _dynamo.eval_frame.DynamoStance _higher_order_ops.utils""",
-    "engine.backward": """_C _C._autograd _C._autograd._push_saved_tensors_default_hooks _C._current_graph_task_id
-                          _C._will_engine_execute_node autograd._engine_run_backward""",
+    "engine.backward": """_C _C._autograd _C._autograd._pop_saved_tensors_default_hooks
+        _C._autograd._push_saved_tensors_default_hooks _C._autograd._top_saved_tensors_default_hooks
+        _C._current_graph_task_id _C._will_engine_execute_node autograd._engine_run_backward""",
     "work.lives": "_C _C.StorageBase _C.StorageBase.resize_",
     "engine.uncompiled": """_decomp _decomp.decompositions _decomp.global_decomposition_table
         _decomp.global_decomposition_table.values _disable_dynamo _dynamo _lazy_modules _refs""",

@@ -567,10 +567,10 @@ def test_figures_of_an_answer_are_in_the_csv():
     step, rows = trained(), in_csv(trained())
     told = {k: {float(r[k]) for r in rows} for k in ("step_time_s", "per_s", "mfu", "peak_bytes")}
     [time_s], [rate], [mfu], [peak] = told.values()
-    assert rate == pytest.approx(8 / time_s)
+    assert rate == pytest.approx(8 / 110e-6) and time_s < 110e-6        # 11 operators take at least 10 µs each to launch
     assert first_lines(step)[0].startswith(
-        f"a step of 8 samples (loss: sum of the output): expected {format_si(time_s, 's')}{alone_text(step)} "
-        f"· at most {brief(rate)} samples/s · MFU (float32) {percent_text(mfu)} · memory {format_si(peak, 'B')}")
+        f"a step of 8 samples (loss: sum of the output): expected {format_si(time_s, 's')}, at most {brief(rate)} "
+        f"samples/s{alone_text(step)} · MFU (float32) ≤ {percent_text(mfu)} · memory {format_si(peak, 'B')}")
     of, = (r for r in in_csv(view_of("serve")) if (r["name"], r["batch"]) == ("mid-decode", "64"))
     said = " ".join(first_lines(view_of("serve")))
     for text in (f"{format_si(float(of['expected_per_s']))} tokens/s expected", format_si(float(of["first_s"]), "s"),
@@ -587,7 +587,8 @@ def test_a_comparison_says_its_first_line_in_every_form():
 
 def test_the_page_of_several_results_says_their_times_where_rows_and_total_disagree():
     found = series_of([replace(view_of("disagreeing"), call=dict(batch=b)) for b in (1, 2, 4)])
-    assert found._page()["lines"][0] == "time: batch 1 10.00 ms; batch 2 10.00 ms; batch 4 10.00 ms"
+    each = [f"batch {b} 10.00 ms ±8 %, NOT STEADY" for b in (1, 2, 4)]
+    assert found._page()["lines"][0] == f"time: {'; '.join(each)}"
 
 def test_the_answer_for_a_training_step_is_the_same_in_every_form():
     "Time, rate, MFU, memory and largest batch: in the terminal, on the page, in CSV and in JSON."

@@ -209,7 +209,7 @@ class TrainingStep(Forward):
 
     @property
     def states(self)->list:
-        "What each optimizer keeps: parameter -> tensors."
+        "The tensors that each optimizer keeps, by parameter."
         return [o.state for o in optimizers_of(self.optimizer)]
 
     def forget_states(self):
