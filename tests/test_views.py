@@ -567,7 +567,8 @@ def test_figures_of_an_answer_are_in_the_csv():
     step, rows = trained(), in_csv(trained())
     told = {k: {float(r[k]) for r in rows} for k in ("step_time_s", "per_s", "mfu", "peak_bytes")}
     [time_s], [rate], [mfu], [peak] = told.values()
-    assert rate == pytest.approx(8 / 110e-6) and time_s < 110e-6        # 11 operators take at least 10 µs each to launch
+    # 11 operators take at least 10 µs each to launch
+    assert rate == pytest.approx(8 / 110e-6) and time_s < 110e-6
     assert first_lines(step)[0].startswith(
         f"a step of 8 samples (loss: sum of the output): expected {format_si(time_s, 's')}, at most {brief(rate)} "
         f"samples/s{alone_text(step)} · MFU (float32) ≤ {percent_text(mfu)} · memory {format_si(peak, 'B')}")

@@ -222,9 +222,12 @@ def _converted(event):
 def _decoded_args(text, kind):
     "Return the arguments of an event; without any, or where they are no object, none has a value."
     if not text: return kind()
-    try: return _args[kind].decode(text)
+    decode = _args[kind].decode
+    try: return decode(text)
     except msgspec.ValidationError: return kind()
-    except UnicodeDecodeError: return _decoded_args(json.dumps(_repaired(bytes(text))), kind)
+    except (msgspec.DecodeError, UnicodeDecodeError):           # as msgspec calls a byte that is no UTF-8, from 0.23 on
+        try: return decode(json.dumps(_repaired(bytes(text))))
+        except msgspec.DecodeError: return kind()
 
 # %% ../../nbs/traces/trace_file.ipynb #d5200002
 class _CutOff(ValueError): "A text that ends within a value."
