@@ -14,7 +14,7 @@ from .cpu_time import time_of_ranks
 from .gathered import gathered
 from .launch import joined_job
 from .network_view import NetworkView, roofs_table
-from .parallel import (bucket_bytes, check_parallel, sent_by_devices, share_of_batch,
+from .parallel import (check_parallel, sent_by_devices, share_of_batch,
                                           with_sharded_update)
 from .ranks import collected, ranks_of_job
 from .wire_marks import wire_markers, wire_star

@@ -33,7 +33,7 @@ from ..roofs.hardware import HardwarePeaks
 from ..roofs.place import at_time, place, ranked
 from ..roofs.division import shares_of
 from ..roofs.row import summed
-from ..views.headline import highest_clock, is_device_alone, launch_range
+from ..views.headline import highest_clock, launch_range, launching_s
 from ..views.origin import describe_sample, plain_value
 from ..views.result import Result, result_from_json
 from ..work.count import Work, check_module, count_work
@@ -368,8 +368,7 @@ def predict(
     result = _predicted_result(model, run, forecast, like, compiled, autocast)
     units, facts, shared = tokens_of(sample, work.trace), {}, []
     if devices != 1:
-        sending_s, note = features.network.sent_by_devices(model, peaks, devices, parallel)
-        held = features.network.bucket_bytes(model, parallel)
+        sending_s, held, note = features.network.sent_by_devices(model, peaks, devices, parallel)
         result, shared = replace(result, memory=result.memory.with_buckets(held)), [note]
         facts = dict(devices=devices, sharded=parallel == "fsdp", sending_s=sending_s, bucket_bytes=held)
     if backward:
@@ -392,8 +391,7 @@ def _most_per_second(facts, program):
 
 def _least_step_s(result, shared):
     "Return the expected time of a step; what launching it or sending its gradients takes at least, where that is more."
-    launching_s = launch_range[0] * result.environment["operators"] if is_device_alone(result) else 0
-    return max(result.program.time_s, launching_s, shared.get("sending_s", 0))
+    return max(result.program.time_s, launching_s(result)[0], shared.get("sending_s", 0))
 
 def _step_facts(result, units, work, printed, tf32, shared):
     "Return what all devices work on, their rate, and the share of the datasheet's peak that their FLOPs reach."

@@ -15,6 +15,7 @@ from fastcore.basics import groupby
 from ..core.units import format_si, percent_text, scale_of
 from ..roofs.datasheet import listed_device, match_device
 from ..roofs.kinds import is_pointwise
+from ..roofs.network import late_ranks
 from ..timing.certainty import half_text, roof_drift, roof_spread, rows_apart, run_spread
 from ..timing.machine_load import load_caveats
 from ..roofs.division import Division, division
@@ -47,13 +48,12 @@ def phases_run(result)->str:
 def machine_name(environment:dict, device:str)->str:
     "Return the device by its name, and how many threads a CPU uses; `device` is empty where it is not known."
     name, threads = environment.get("device_name") or device, environment.get("threads")
-    devices = (environment.get("step") or {}).get("devices", 1)
-    if devices > 1: name = f"{devices} × {name}"
     return f"{name}, {threads} thread{'s' if threads != 1 else ''}" if threads and device in ("", "cpu") else name
 
 def machine(result)->str:
     "Return the device that the rows were measured on."
-    return machine_name(result.environment, result.peaks.device if result.peaks else "")
+    n, name = devices_of(result), machine_name(result.environment, result.peaks.device if result.peaks else "")
+    return f"{n} × {name}" if n > 1 else name
 
 def short_name(path:str)->str:
     "Return the last part of a name or path; a configuration has the name of its folder."
@@ -76,11 +76,18 @@ def is_device_alone(result)->bool:
 
 launch_range = 10e-6, 40e-6 # Of an operator in eager mode, s: traces of PyTorch models on A100, H100 and MI300X
 
+def launching_s(result)->tuple[float, float]:
+    "Return the least and the most CPU time that launches the operators, s; none where an expected time has it."
+    n = result.environment["operators"] if is_device_alone(result) else 0
+    return tuple(n * t for t in launch_range)
+
+def _may_launch_longer(result): return launching_s(result)[1] > (result.program.time_s or 0)
+
 def alone_text(result)->str:
     "Say that an expected time is that of the device alone, and how long launching takes where that may be longer."
     if not is_device_alone(result): return ""
-    low, high = (result.environment["operators"] * t for t in launch_range)
-    longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" if high > (result.program.time_s or 0) else ""
+    low, high = launching_s(result)
+    longer = f"; launching takes {brief(low, 's')} to {brief(high, 's')}" * _may_launch_longer(result)
     return f" (device time only{longer}{_sending_text(result)})"
 
 def _sending_text(result):
@@ -91,7 +98,7 @@ def _sending_text(result):
 
 def is_rate_at_most(result)->bool:
     "Tell if a rate by an expected time is the most: launching may take longer, or devices wait for what they send."
-    return "launching" in alone_text(result) or devices_of(result) > 1
+    return _may_launch_longer(result) or devices_of(result) > 1
 
 def per_device(result, rate:float)->str:
     "Return the part of a rate that is of each device; empty where there is one."
@@ -358,11 +365,9 @@ def time_division(result)->list[str]:
     if not rows_s or known and not time_doubt(result.timing): return [divides]
     return [divides, f"most time: {_slowest_rows(result.points, rows_s)}"]
 
-def late_ranks(result)->list[str]:
+def _late_text(result):
     "Say how long the ranks waited in collectives for the one that came last, and which ranks that were."
-    met = [c for c in result.collectives if not c.alone]
-    n = len({rank for c in met for rank in c.ranks})
-    late = totals((c.last, sum(c.waits_s) / n) for c in met)
+    late, n = late_ranks(result.collectives)
     first = [f"{brief(late[rank], 's')} for rank {rank}" for rank in sorted(late, key=late.get, reverse=True)[:3]]
     whole = f"waiting for the last rank {brief(sum(late.values()), 's')}, mean of {n} ranks"
     return [f"{whole}: {', '.join(first)}"] if any(late.values()) else []
@@ -378,9 +383,9 @@ def headline(result)->list[str]:
     lines = [" · ".join(filter(None, (part(result) for part in _parts)))]
     hint = list(filter(None, [result.environment.get("hint")]))
     if result.peaks is None:
-        divides = [*(time_division(result) if result.idle else []), *late_ranks(result)]
+        divides = [*(time_division(result) if result.idle else []), *_late_text(result)]
         return [*lines, *divides, *hint, *(f"no roofs: {why}" for why in [result.environment.get("no_roofs")] if why)]
-    divides = [*time_division(result), *late_ranks(result), *limits_text(result.limits), *hint]
+    divides = [*time_division(result), *_late_text(result), *limits_text(result.limits), *hint]
     return [*step_answer(result), *lines, *divides,
             f"roofs{_roofs_of(result)}: {roofs_text(result.peaks, (*result.points, *result.ops))}"]
 

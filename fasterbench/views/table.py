@@ -22,7 +22,7 @@ from .columns import as_fields, brief, Field, fields, fields_of
 from .fold import fold, label
 from .headline import (base_of_shares, caveats, divided, explained_text, headline, terms,
                                         time_doubt)
-from ..roofs.network import not_measured
+from ..roofs.network import late_ranks, not_measured
 from .view import (Sheet, Table, check_top, left_columns, more_rows, narrowed, printable,
                                     terminal_width, text_table, told_apart, wrap_lines)
 
@@ -71,12 +71,11 @@ class RankPoint(RooflinePoint):
     idle_s: float|None = None
 
 # %% ../../nbs/views/table.ipynb #c1rank03
-def _waits_of(rank, met):
+def _waits_of(rank, met, late):
     "Return how long a rank waited in collectives, and the others for it in the mean; none where none was met."
     if not met: return {}
-    n = len({r for c in met for r in c.ranks})
     return dict(waiting_s=sum(c.waits_s[c.ranks.index(rank)] for c in met if rank in c.ranks),
-                others_s=sum(sum(c.waits_s) / n for c in met if c.last == rank))
+                others_s=late.get(rank, 0))
 
 def _times_of(own):
     "Return where the time of a rank went, the mean of its devices."
@@ -88,10 +87,10 @@ def _times_of(own):
 def rank_points(result)->list[RankPoint]:
     "Return the rows of a result by rank with what is known of each; none where the rows are no ranks."
     if {p.type for p in result.points} != {"rank"}: return []
-    met, found = [c for c in result.collectives if not c.alone], {}
+    met, (late, _), found = [c for c in result.collectives if not c.alone], late_ranks(result.collectives), {}
     groups = groupby(result.breakdowns, attrgetter("rank", "source"))
     for k, ((rank, _), own) in enumerate(groups.items()):     # a trace that does not say its rank has its place
-        found[own[0].name] = _times_of(own) | _waits_of(k if rank is None else rank, met)
+        found[own[0].name] = _times_of(own) | _waits_of(k if rank is None else rank, met, late)
     if len(found) != len(result.points): found = {}           # files of one name are not told apart
     def plain(p): return {k: getattr(p, k) for k in declarations(RooflinePoint)}
     return [RankPoint(**plain(p), **found.get(p.name, {})) for p in result.points]
