@@ -144,5 +144,5 @@ def sent_by_devices(
            else "over a link whose rate is not known")
     replica = (f"; memory has {format_si(held, 'B')} of gradient buckets" if held else
                "; the update is of a shard, the memory of unsharded parameters" if parallel == "fsdp" else "")
-    return network_s, held, (f"{devices} devices by {parallel}: each sends {format_si(sent.wire_bytes, 'B')} in a step, "
-                             f"{how}{replica}")
+    sends = f"each sends {format_si(sent.wire_bytes, 'B')} in a step, {how}"
+    return network_s, held, f"{devices} devices by {parallel}: {sends}{replica}"
