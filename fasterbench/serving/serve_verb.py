@@ -86,7 +86,7 @@ def serve_verb(
                    "configuration]",
                    metavar="DTYPE,…")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
-    cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
+    cache:option("Store the KV cache as fp8, bf16 or fp16.  [default: as in the configuration]", metavar="DTYPE")=None,
     engine:option("Estimate for vllm, trtllm or sglang, or without an engine: bare.  "
                   "[default: the range of the three]",
                   metavar="ENGINE")=None,

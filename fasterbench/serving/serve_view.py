@@ -133,8 +133,8 @@ _serve_fields = _in_serve_table | as_fields("""
     other_bytes      | B    | other              | si    | bytes of token ids, logits, and writes to the KV cache
     intensity        |      | FLOP/B             | fixed | FLOPs ÷ bytes
     flops            | FLOP | FLOP, full attention | si    | FLOPs with all query–key pairs of attention
-    eager_bytes      | B    | eager bytes        | si    | bytes moved by unfused operators, without weights
-    eager_flops      | FLOP | FLOP of the code   | si    | FLOPs that the code executes, with all experts and pairs
+    eager_bytes      | B    | bytes of operators | si    | bytes moved by unfused operators, without weights
+    eager_flops      | FLOP | executed FLOPs     | si    | FLOPs that the code executes, with all experts and pairs
     collective_bytes | B    | collectives        | si    | bytes that each device sends
     phase            |      | prefill or decode  | text  |
     at               |      | at                 | text  | position in decode: middle or end of the output
