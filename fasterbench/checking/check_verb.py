@@ -376,9 +376,9 @@ def check(
     model:Annotated[Optional[str], typer.Argument(help=_model_help, metavar="MODEL", show_default=False)]=None,
     against:option("Compare times with those of this git ref, or of a `roofline --json` file of this machine: for "
                    "budgets of time in percent, which --init does not write.", metavar="REF|FILE")=None,
-    rounds:whole("Take N samples of each time, 10 or more, however long they take, and up to 4N in two minutes if the "
-                 "limit lies within its confidence interval.  [default: `rounds` in BUDGETS; where it has none 20, or "
-                 "10 where 20 take two minutes, and fewer than 10 after five minutes are inconclusive]",
+    rounds:whole("Take N samples of each time (10 or more), however long they take; up to 4N in two minutes if the "
+                 "limit lies within the confidence interval.  [default: `rounds` in BUDGETS, else 20; 10 if 20 take "
+                 "over two minutes; inconclusive if five minutes give fewer than 10]",
                  10)=None,
     update:switch("Write the current values into BUDGETS as limits; of a time, the slower end of its confidence "
                   "interval. A model without budgets gets limits of FLOPs, parameters and peak memory.",

@@ -314,7 +314,7 @@ def words(help, *valid, kind=Optional[str]):
 _forms = ("torchvision:NAME, timm:NAME, transformers:FOLDER or transformers:config.json (no weights are needed), "
           "or FILE.py:FUNCTION, a function that returns a module, or (module, input).")
 Model = Annotated[str, typer.Argument(help=_forms, metavar="MODEL")]
-Device = option("Run on this device, also cuda:1.  [default: the accelerator that is there, else cpu]",
+Device = option("Run on this device; cuda:1 is the second GPU.  [default: the accelerator that is there, else cpu]",
                 metavar="cpu|cuda|…")
 Dtype = option("Convert model and input to float32, float64, bfloat16 or float16.  [default: unchanged]",
                metavar="DTYPE")
@@ -323,7 +323,7 @@ Shape = option("Set the input shape, such as 1,3,224,224, or 1,64 for token ids.
 Length = whole("Set the sequence length of a language model in tokens.  [default: that of the input, else 128]")
 Quiet = switch("Show no progress bar.", "--no-progress")
 Peaks = option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: measured, and cached "
-               "for 30 days]", metavar="FILE|DEVICE")
+               "for 30 days]", metavar="DEVICE|FILE")
 Top = whole("Print N rows.", 0, int)
 Group = words("Group rows by repeated block, module type, kind of work, or, for kernels of --compile, layer; "
               "auto: by block, if there are more than 60 rows and this leaves at most a third of them.",

@@ -56,7 +56,7 @@ def _network(device):
 
 # %% ../../nbs/cli/roofline_verb.ipynb #1e683c19
 @app.command(epilog=examples("peaks --json peaks.json", "peaks --device cuda --dtype bfloat16 --fresh"))
-def peaks(device:Device=None, dtype:option("Measure (and write) the compute roof of float32, float64, "
+def peaks(device:Device=None, dtype:option("Measure the compute roof of float32, float64, "
                                             "bfloat16 or float16.",
                                             kind=str,
                                             metavar="DTYPE")="float32",
@@ -64,10 +64,10 @@ def peaks(device:Device=None, dtype:option("Measure (and write) the compute roof
           html:output("Write a report of every measurement; - for standard output.")=None,
           fresh:switch("Measure again, ignoring cached roofs.", "--fresh")=False,
           network:switch("Also measure the network between the ranks (under torchrun).", "--network")=False,
-          devices:switch("List the devices with a built-in datasheet, and exit; other commands take a part of a "
-                         "name, too.", "--devices")=False,
+          devices:switch("List the devices with a built-in datasheet, and exit; options such as --on also take "
+                         "part of a name.", "--devices")=False,
           no_progress:Quiet=False):
-    """Measure the roofs of a device. They are its compute rate and its memory bandwidth, and are cached for 30 days,
+    """Measure the roofs of a device. They are its peak compute rate and memory bandwidths, and are cached for 30 days,
     in $FASTERBENCH_CACHE, else in the user's cache folder (on Linux ~/.cache/fasterbench)."""
     from fasterbench.probes.peaks import measure_peaks
     from fasterbench.roofs.datasheet import devices as device_names

@@ -179,8 +179,8 @@ def count(
     loss:Loss=None,
     optimizer:option("With --backward, also count the update by this torch.optim optimizer.", metavar="NAME")=None,
     autocast:words("Count under torch.autocast.", "bfloat16", "float16")=None,
-    on:option("Compare peak memory with the capacity of this device (`fasterbench peaks --devices`), and find the "
-              "largest batch that fits.",
+    on:option("Compare peak memory with the capacity of this device (listed by `fasterbench peaks --devices`), and "
+              "find the largest batch that fits.",
               metavar="DEVICE", parser=target_device)=None,
     depth:whole("Print N levels of the module tree.", 0, int)=3,
     json:output("Write all modules; - for standard output.")=None,

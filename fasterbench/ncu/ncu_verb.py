@@ -47,12 +47,12 @@ def _remarked(kernels, roofs, name):
 @app.command(epilog=examples("ncu report.csv --html report.html",
                              'ncu report.csv --by kernel --peaks "NVIDIA H100 80GB HBM3"'))
 def ncu(
-    file:Annotated[str, typer.Argument(help="Output of `ncu --csv` (details, raw or summary page), or a .ncu-rep.",
+    file:Annotated[str, typer.Argument(help="A .ncu-rep, or the output of `ncu --csv` (details, raw or summary page).",
                                        metavar="FILE")],
     by:words("Print a row per launch, per kernel and grid, or per NVTX range.", "launch", "kernel", "nvtx",
              kind=str)="launch",
     peaks:option("Use the roofs in a `peaks --json` file, or of a device's datasheet.  [default: those of the report]",
-                 metavar="FILE|DEVICE")=None,
+                 metavar="DEVICE|FILE")=None,
     missing:switch("Print the ncu command that collects what the report lacks, and exit.", "--missing")=False,
     top:Top=10, html:Report=None, json:Saving=None, csv:Rows=None,
 ):

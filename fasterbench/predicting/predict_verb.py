@@ -132,8 +132,8 @@ def target_devices(texts):
     def names(one): return [one] if Path(one).exists() else [name.strip() for name in one.split(",")]
     return [target_device(name) for one in texts for name in names(one)]
 
-On = option("Predict for this device, or for several: names or parts of them (`fasterbench peaks --devices`), or "
-            "`peaks --json` files.",
+On = option("Predict for this device, or for several: names or parts of them (listed by `fasterbench peaks "
+            "--devices`), or `peaks --json` files.",
             "--on", kind=list[str], metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
@@ -146,8 +146,8 @@ def predict_verb(
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
-    gpus:whole("With --backward: predict a step on N devices, which share a batch of --batch; without it, each has "
-               "the batch of the input.", kind=int)=1,
+    gpus:whole("With --backward: predict a step on N devices, which share the batch of --batch; without it, each "
+               "has the batch of the input.", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
     kernels:KernelFile=None,
@@ -164,8 +164,8 @@ def predict_verb(
 ):
     """Predict the time of a model on a device that is not here.
 
-    The limit is the least time that the roofs of the device allow; the expected time, with an 80 % interval, also rests
-    on published measurements of kernels; where a kernel was never measured, it is a range."""
+    The limit is the least time that the roofs of the device allow. The expected time, with an 80 % interval, also rests
+    on published measurements of kernels; if a kernel was never measured, the expected time is a range."""
     from fasterbench.roofs.datasheet import target_of
     from fasterbench.cli.loading import in_the_model
     from fasterbench.core.arguments import as_dtype

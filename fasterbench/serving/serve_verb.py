@@ -74,15 +74,16 @@ def _about_option(text):
                                       "serve transformers:config.json --on L40S,H200 --tensor-parallel 1,2"))
 def serve_verb(
     model:Config,
-    on:option("Estimate for this device, or for several: names or parts of them (`fasterbench peaks --devices`), or "
-              "`peaks --json` files.", "--on", kind=list[str], metavar="DEVICE|FILE,…"),
+    on:option("Estimate for this device, or for several: names or parts of them (listed by `fasterbench peaks "
+              "--devices`), or `peaks --json` files.", "--on", kind=list[str], metavar="DEVICE|FILE,…"),
     prompt:whole("Set the prompt length in tokens.", kind=int)=2048,
     new:whole("Set the number of tokens to generate per prompt.", kind=int)=256,
     batch:option("Set the batch size in sequences, or several: 1,8,64.  [default: 1,8,64; with several "
                  "devices, the largest batch that fits each]",
                  metavar="N,N,…")=None,
-    weights:option("Store weight matrices as bf16, int8 or fp8 (a scale per row), mxfp4, nvfp4, int4 (groups of 32) "
-                   "or int4/128, or compare several: bf16,int8.  [default: as in the configuration]",
+    weights:option("Store weight matrices as bf16, int8 or fp8 (a scale per row), mxfp4, nvfp4, int4 (a scale per 32 "
+                   "elements) or int4/128 (per 128), or compare several: bf16,int8.  [default: as in the "
+                   "configuration]",
                    metavar="DTYPE,…")=None,
     math:option("Run matrix products in fp8, fp4 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,
     cache:option("Store the KV cache as fp8 or bf16.  [default: as in the configuration]", metavar="DTYPE")=None,

@@ -228,7 +228,8 @@ def sol(
         help="FILE.py of KernelBench, definition.json of SOL-ExecBench, FILE.py:FUNCTION (the file needs a function "
              "get_inputs() that returns the inputs), or a folder of these.",
         metavar="PROBLEM")],
-    on:option("Set the device: a name or part of one (`fasterbench peaks --devices`), or a `peaks --json` file.",
+    on:option("Set the device: a name or part of one (listed by `fasterbench peaks --devices`), or a `peaks "
+              "--json` file.",
               metavar="DEVICE|FILE", parser=target_device, kind=str),
     times:option("Report times in this file that are below the computed ones: JSON of KernelBench, a CSV of names "
                  "and seconds, or the --json file of an earlier `sol --times`.")=None,
@@ -245,7 +246,7 @@ def sol(
                     example="90s")=None,
     top:Top=20, html:Report=None, json:Saving=None, csv:Rows=None,
 ):
-    "Compute the speed of light of a function. No implementation can be faster."
+    "Compute the least time of a function (speed of light). No implementation can be faster on the device."
     from fasterbench.roofs.datasheet import as_peaks
     from fasterbench.speed_of_light.bound import Promised
     from fasterbench.speed_of_light.problems import NoProblem, problems_of

@@ -25,7 +25,8 @@ def _read_traces(files, by, on, peaks, **beside):
 _files = "torch.profiler traces: .json, .json.gz, a folder or a tar archive; several files are the ranks of one job."
 _rows = ("Print a row per module, operator, kernel, collective or rank.  [default: module if the trace was recorded "
          "with_stack=True and the model was not compiled, else operator]")
-_on = ("Name the GPU, if the trace does not: a device (`fasterbench peaks --devices`), or a `peaks --json` file of it.")
+_on = ("Name the GPU, if the trace does not: a device (listed by `fasterbench peaks --devices`), or a `peaks --json` "
+       "file of it.")
 _capture = ("If the run replays CUDA graphs: a trace recorded while they were captured, which has the operator of each "
             "kernel. Can be repeated.")
 _config = ("Read the number of experts and the attention windows, which serving engines do not record, from the "
@@ -41,11 +42,11 @@ def trace(
     by:words(_rows, "module", "operator", "kernel", "collective", "rank")=None,
     on:option(_on, parser=target_device, metavar="DEVICE|FILE")=None,
     peaks:option("Use the roofs in this `peaks --json` file, or of a device's datasheet, in place of the GPU's own.  "
-                 "[default: those of --on, else of the datasheet of the GPU in the trace]", metavar="FILE|DEVICE")=None,
+                 "[default: those of --on, else of the datasheet of the GPU in the trace]", metavar="DEVICE|FILE")=None,
     capture:option(_capture, kind=Optional[list[str]], metavar="FILE")=None,
+    like:option("Instead of --capture: a trace of the model run without CUDA graphs.", metavar="FILE")=None,
     config:option(_config)=None,
     rules:option(_rules, kind=Optional[list[str]], metavar="FILE")=None,
-    like:option("Instead of --capture: a trace of the model run without CUDA graphs.", metavar="FILE")=None,
     kernels:option(_kernel_file)=None, top:Top=10, html:Report=None, json:Saving=None,
     csv:Rows=None,
     perfetto:output("Write the trace with FLOPs, bytes and utilization per kernel; - for standard output.")=None,

@@ -76,8 +76,8 @@ def _positive_rate(text):
 @app.command("mfu", epilog=examples("mfu transformers:config.json --on A100-SXM4-80GB --tokens-per-s 3000 --seq 2048",
                                     "mfu torchvision:resnet50 --on peaks.json --tokens-per-s 2500 --gpus 8"))
 def mfu_verb(
-    model:Model, on:option("Compute MFU from the peak FLOP/s of this device (`fasterbench peaks --devices`), or of a "
-                           "`peaks --json` file, which has peaks for the dtypes given to `peaks --dtype`.",
+    model:Model, on:option("Compute MFU from the peak FLOP/s of this device (listed by `fasterbench peaks --devices`), "
+                           "or of a `peaks --json` file, which has peaks for the dtypes given to `peaks --dtype`.",
                            "--on", kind=str,
                            parser=target_device, metavar="DEVICE|FILE"),
     tokens_per_s:option("Set the throughput of all devices together in tokens/s (or images/s).",
@@ -88,9 +88,9 @@ def mfu_verb(
     gpus:whole("Set the number of devices in the training run.", kind=int)=1,
     json:output("Write the figures; - for standard output.")=None,
 ):
-    """Compute MFU and HFU of a training from its tokens/s. MFU (model FLOPs utilization) is the FLOP/s that the model
-    needs over the peak: with all query-key pairs of attention, as papers count them, and with unmasked pairs alone.
-    HFU (hardware FLOPs utilization) is the FLOP/s that the code executes over the peak, with recomputation."""
+    """Compute MFU and HFU of a training run from its tokens/s. MFU (model FLOPs utilization) is the FLOP/s that the
+    model needs over the peak: with all query-key pairs of attention, as papers count them, and with unmasked pairs
+    alone. HFU (hardware FLOPs utilization) is the FLOP/s that the code executes over the peak, with recomputation."""
     import json as js
     from dataclasses import asdict
     from fasterbench.analysis.measure import main_dtype
