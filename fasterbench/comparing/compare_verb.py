@@ -19,14 +19,17 @@ from ..cli.app import Rows, Top, app, examples, output, saved_result, show, usag
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="FILE",
         help="Results that `--json` of roofline, run, predict, trace or ncu wrote, each of one model, device and batch "
-             "size; of more than two, each has a column. Files of count have no times; those of predict have its "
-             "figures, too.")],
+             "size; of more than two, each has a column. Files of count are compared with one another, without times; "
+             "those of predict have its figures, too.")],
     top:Top=10, html:output("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, in total and row by row."
     from fasterbench.comparing.compare import compare
+    from fasterbench.comparing.counts import compare_counts, saved_counts
     from fasterbench.comparing.series import series_of
     if len(saved) < 2: usage_error("one result; two or more are needed", "FILE")
-    results = list(map(saved_result, saved))
-    found = compare(*results) if len(saved) == 2 else series_of(results, [Path(p).stem for p in saved])
+    names, counts = [Path(p).stem for p in saved], saved_counts(saved)
+    results = counts or list(map(saved_result, saved))
+    found = (compare_counts(counts, names) if counts else
+             compare(*results) if len(saved) == 2 else series_of(results, names))
     show(found, csv=csv, html=html, top=top)

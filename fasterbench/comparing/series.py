@@ -133,6 +133,17 @@ def _one_or_each(what, labels, texts):
             if [text] != [label for label, _ in pairs]]
     return [f"{what}: {'; '.join(each)}"] if each else []
 
+def amount_texts(amounts:list, unit:str)->list[str]:
+    "Return amounts with a prefix; written out, where these do not tell two that differ apart."
+    short = [brief(n, unit) for n in amounts]
+    return short if len({*short}) == len({*amounts}) else [f"{n} {unit}".strip() for n in amounts]
+
+def of_each(what:str, labels:list[str], amounts:list, texts:list[str])->str:
+    "Say an amount of each result; of two, also their ratio."
+    said = ", ".join(f"{label} {text}" for label, text in zip(labels, texts))
+    known = len(amounts) == 2 and None not in amounts and amounts[0]
+    return f"{what}: {said}: {change_text(amounts[1] / amounts[0])}" if known else f"{what}: {said}"
+
 def _common_facts(sides):
     "Merge the facts of one heading over (label, facts): equal values once, others in the order of the labels."
     told = {name: ["none" if v is None else v for v in values] for name, values in by_key([of for _, of in sides])}
@@ -183,24 +194,15 @@ class Series(LongView):
         "The peak memory of each result, where all were counted."
         memories = [r.memory for r in self.results]
         if not all(memories): return []
-        return [self._each("peak memory", [m.peak_bytes for m in memories], [m.peak for m in memories])]
+        return [of_each("peak memory", self.labels, [m.peak_bytes for m in memories], [m.peak for m in memories])]
 
     @property
     def worked(self)->list[str]:
         "The FLOPs and parameters of each result, where all are known and some differ."
         amounts = {"FLOPs": ([r.program and r.program.flops for r in self.results], "FLOP"),
                    "parameters": ([r.settings.get("parameters") for r in self.results], "")}
-        def texts(of, unit):
-            short = [brief(n, unit) for n in of]
-            return short if len({*short}) > 1 else [f"{n} {unit}".strip() for n in of]
-        return [self._each(what, of, texts(of, unit)) for what, (of, unit) in amounts.items()
+        return [of_each(what, self.labels, of, amount_texts(of, unit)) for what, (of, unit) in amounts.items()
                 if None not in of and len({*of}) > 1]
-
-    def _each(self, what, amounts, texts):
-        "Say an amount of each result; of two, also their ratio."
-        said = ", ".join(f"{label} {text}" for label, text in zip(self.labels, texts))
-        ratio = change_text(amounts[-1] / amounts[0] if amounts[0] else None)
-        return f"{what}: {said}: {ratio}" if len(self) == 2 else f"{what}: {said}"
 
     @property
     def times(self)->list[float|None]:

@@ -11,6 +11,7 @@ import re
 from ..cli.app import (Dtype, Length, Loss, Model, Shape, app, dtype_named, examples, option, output,
                                  shape_given, show, switch, target_device, whole, words)
 from ..cli.roofline_verb import fit_found, loaded_on_meta, optimizer_of, step_named
+from ..core.files import names_alone
 from ..core.units import calls_text, format_count, format_si, total
 from ..core.dtypes import dtype_name
 from ..views.columns import as_fields
@@ -111,7 +112,7 @@ class Counts(View):
         self.name, self.work, self.rows, self.depth = name or type(model).__name__, work, rows_of(model, work), 3
         self.sample, self.parameter_bytes = describe_sample(sample), work.stored.parameter_bytes(model)
         self.stored = work.stored.lines(dtype_name(next(model.parameters()).dtype)) if self.parameter_bytes else []
-        self.memory, self.room, self.fits, self.device = work.memory, None, [], ""
+        self.memory, self.room, self.fits, self.device, self.settings = work.memory, None, [], "", {}
 
     @property
     def lines(self)->list[str]:
@@ -152,7 +153,7 @@ class Counts(View):
                      peak_memory=self.memory.peak_bytes, memory=self.memory.to_dict(),
                      contraction_flops=self.work.contraction_flops,
                      dense_flops=self.work.dense_flops, unknown_ops=self.work.unknown_ops,
-                     assumptions=list(self.work.assumptions))
+                     assumptions=list(self.work.assumptions), settings=self.settings)
         return super().to_dict() | whole
 
 def _count_cell(r, field):
@@ -203,6 +204,7 @@ def count(
     if on and backward: fits[0] += lacks_loss(tokens_of(sample, work.trace)[1], loss)
     counts = (StepCounts if backward else Counts)(net, work, sample, short_name(model.rpartition(":")[2]))
     if on: counts.room, counts.device = peaks.capacity("memory"), peaks.environment.get("device_name", peaks.device)
-    counts.fits = fits
+    counts.fits, asked = fits, dict(backward=backward, loss=loss, optimizer=optimizer, autocast=autocast, device=on)
+    counts.settings = names_alone({k: v for k, v in asked.items() if v is not None})
     counts.depth = depth
     show(counts, json, csv)

@@ -13,7 +13,7 @@ from ..core.dtypes import itemsize
 # %% ../../nbs/roofs/kinds.ipynb #2097d5d1
 def is_pointwise(category:str)->bool:
     "Tell if the pointwise ceiling of its dtype holds for work of `category`."
-    return category in ("normalisation", "activation", "pointwise")
+    return category in ("normalisation", "activation", "pointwise", "optimizer")
 
 # %% ../../nbs/roofs/kinds.ipynb #0148d758
 depthwise, grouped, vector_product = "depthwise convolution", "grouped convolution", "matrix–vector product"

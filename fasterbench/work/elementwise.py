@@ -204,11 +204,11 @@ own_rule("""_foreach_abs _foreach_acos _foreach_asin _foreach_atan _foreach_ceil
     _foreach_neg _foreach_reciprocal _foreach_round _foreach_rsqrt _foreach_sigmoid
     _foreach_sign _foreach_sin _foreach_sinh _foreach_sqrt _foreach_tan _foreach_tanh _foreach_trunc""",
      category="optimizer")(each())
-own_rule("_foreach_norm _foreach_powsum", category="optimizer")(each(2))
+own_rule("_foreach_norm _foreach_powsum", category="reduction")(each(2))
 own_rule("_foreach_lerp", category="optimizer")(each(3))
 own_rule("_amp_foreach_non_finite_check_and_unscale", category="optimizer")(each(2))    # a check, a product
 own_rule("_amp_update_scale", category="optimizer")(each())
-own_rule("_foreach_zero _foreach_copy", category="optimizer")(each(0))
+own_rule("_foreach_zero _foreach_copy", category="data movement")(each(0))
 
 @own_rule("_foreach_pow", category="optimizer")
 def _foreach_pow(base, powers, *, out=None): return entries(base if isinstance(base, list) else powers)

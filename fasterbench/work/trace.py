@@ -639,7 +639,8 @@ def _call_of(self, op, args, kwargs, out):
     if sent and self.memory.stored: sent = _sent_as_stored(self, sent, given + made)
     visit = self.visits[index]
     dtype = _ceiling_dtype(category, given + made)
-    category = "communication" if sent else "optimizer" if visit.phase == "update" else category
+    if sent: category = "communication"
+    elif visit.phase == "update" and category == "pointwise": category = "optimizer"
     return Call(visit.part, index, visit.phase, op_name(op), category, total, contraction,
                 [_touch(self, a) for a in reads], [_touch(self, a) for a in writes],
                 tuple(("nested",) if t.is_nested else tuple(t.shape) for t in given),
