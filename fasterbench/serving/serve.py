@@ -321,15 +321,16 @@ _Device = str | Path | HardwarePeaks
 @overload
 def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|Sequence[int]|None=None, on:_Device=..., *,
           tensor_parallel:int=1, tpot:None=None, price:None=None, weights:str|None=None, math:str|None=None,
-          cache_bytes:float|None=None, split_head:bool=True, network:float|NetworkPeaks|None=None, reserve:float=kept_free,
-          engine:str|None=None, measured:dict|None=None)->ServeResult: ...
+          cache_bytes:float|None=None, split_head:bool=True, network:float|NetworkPeaks|None=None,
+          reserve:float=kept_free, engine:str|None=None, measured:dict|None=None)->ServeResult: ...
 @overload
 def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|Sequence[int]|None=None,
           on:_Device|list[str]|list[Path]|list[HardwarePeaks]|tuple[_Device, ...]=..., *,
           tensor_parallel:int|list[int]|tuple[int, ...]=1, tpot:float|None=None,
           price:float|Sequence[float]|None=None,
           weights:str|None=None, math:str|None=None, cache_bytes:float|None=None, split_head:bool=True,
-          network:float|NetworkPeaks|None=None, reserve:float=kept_free, engine:str|None=None)->ServeSeries: ...
+          network:float|NetworkPeaks|None=None,
+          reserve:float=kept_free, engine:str|None=None)->ServeSeries: ...
 
 # %% ../../nbs/serving/serve.ipynb #2cab8649
 def serve(
