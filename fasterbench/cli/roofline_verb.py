@@ -15,6 +15,7 @@ from pathlib import Path
 from ..core import features
 from ..core.features import absent, is_there
 from ..core.streams import print_text
+from ..core.units import format_si, percent_text
 from ..core.warnings import FasterbenchWarning
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
@@ -261,11 +262,13 @@ def loaded_on_meta(model, shape, batch, dtype, seq=None):
 
 def fit_found(model, sample, peaks, **how):
     "Return the largest batch that fits a device, and a line on it; no batch where memory or feature is not known."
+    from fasterbench.roofs.hardware import kept_free
     room = peaks.capacity("memory")
     if not is_there("memory"): return None, absent("memory")
     if not room: return None, "the memory of the device is not known"
-    found = features.memory.batch_that_fits(model, sample, room, **how)
-    return found.batch, str(found)
+    found = features.memory.batch_that_fits(model, sample, (1 - kept_free) * room, **how)
+    free = f"{percent_text(kept_free, 0)} of the device's {format_si(room, 'B')} kept free"
+    return found.batch, f"{found}; {free}"
 
 # %% ../../nbs/cli/roofline_verb.ipynb #680f5322
 @app.command(epilog=examples("report resnet18.json", "report resnet18.json --top 30 --html resnet18.html"))

@@ -48,7 +48,7 @@ def parameter_owners(listed:list[Part])->dict[int, int]:
     backwards = reversed(list(enumerate(listed)))
     def held(part): return part.module.parameters() if part.leaf else part.module._parameters.values()
     owners = {id(p): i for i, part in backwards for p in held(part) if p is not None}
-    for pair in shard_pairs(listed[0].module):
+    for pair in shard_pairs(owners):
         owner = next(owners[id(p)] for p in pair if id(p) in owners)
         owners |= {id(p): owner for p in pair}
     return owners
@@ -122,7 +122,8 @@ def total_output(out):
 def _check_optimized(optimizer, modules):
     "Raise `ValueError` for an optimizer that holds no parameter of these modules."
     modules = [m for m in modules if isinstance(m, nn.Module)]
-    held = {id(p) for m in modules for p in (*m.parameters(), *chain(*shard_pairs(m)))}
+    held = {id(p) for m in modules for p in m.parameters()}
+    held |= set(map(id, chain(*shard_pairs(held))))
     given = [p for g in optimizer.param_groups for p in g["params"]]
     if not any(id(p) in held for p in given):
         raise ValueError(f"optimizer is a {type(optimizer).__name__} over {len(given)} tensors, none of which is a "

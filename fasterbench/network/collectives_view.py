@@ -9,10 +9,9 @@ __all__ = []
 from collections.abc import Sequence
 from statistics import median
 
-from fastcore.basics import groupby
-
-from ..roofs.network import Collective
+from ..roofs.network import Collective, last_rank
 from ..views.columns import as_fields, brief
+from ..views.table import by_size
 from ..views.view import Sheet, Table, shortened
 
 # %% ../../nbs/network/collectives_view.ipynb #31e8b818
@@ -20,13 +19,6 @@ _titles = ["collective", "group", "buffer", "ranks", "calls", "transfer", "waiti
            "bus bandwidth"]
 _both_waits = ("waiting: for the rank that comes last; \"waiting for communication\" of the model "
                "is transfer and waiting, while nothing else runs")
-
-def _last(group):
-    "Return the rank that the others waited for longest, and how often it came last."
-    if group[0].alone: return "?"
-    waits = {rank: [c.wait_s for c in group if c.last == rank] for rank in sorted({c.last for c in group})}
-    longest = max(waits, key=lambda rank: sum(waits[rank]))
-    return str(longest) + (f" ({len(waits[longest])} of {len(group)})" if len(group) > 1 else "")
 
 _wire_fields = as_fields("""
     collective |  | collective | text | kind of the collective
@@ -47,7 +39,8 @@ def _collective(group):
     return dict(collective=c.kind, process_group=c.group, nbytes=c.nbytes, calls=len(group),
                 ranks=f"{len(c.ranks)} of {c.group_size or '?'}", at_most="at most" * c.alone,
                 transfer_s=median(c.transfer_s for c in group),
-                wait_s=None if c.alone else sum(c.wait_s for c in group) / len(group), last=_last(group),
+                wait_s=None if c.alone else sum(c.wait_s for c in group) / len(group),
+                last="?" if c.alone else last_rank(group),
                 bus_bandwidth=median(bandwidths) if bandwidths else None)
 
 def _collective_row(r):
@@ -59,8 +52,8 @@ def _collective_row(r):
 
 def _by_size(collectives):
     "Return a record per kind, group and size, the longest transfers first."
-    groups = groupby(collectives, lambda c: (c.kind, c.group, c.nbytes, c.group_size, c.alone))
-    return list(map(_collective, sorted(groups.values(), key=lambda group: -sum(c.transfer_s for c in group))))
+    groups = by_size(collectives).values()
+    return list(map(_collective, sorted(groups, key=lambda group: -sum(c.transfer_s for c in group))))
 
 # %% ../../nbs/network/collectives_view.ipynb #12cb100c
 def collectives_table(

@@ -26,7 +26,7 @@ from .serve_work import language_model, stored_as
 from ..work.quantized_checkpoints import StoredWeights
 from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
-from ..roofs.hardware import HardwarePeaks
+from ..roofs.hardware import HardwarePeaks, kept_free
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import as_count, check_choice, format_si, not_negative, percent_text, positive
 from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places,
@@ -321,15 +321,16 @@ _Device = str | Path | HardwarePeaks
 @overload
 def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|Sequence[int]|None=None, on:_Device=..., *,
           tensor_parallel:int=1, tpot:None=None, price:None=None, weights:str|None=None, math:str|None=None,
-          cache_bytes:float|None=None, split_head:bool=True, network:float|NetworkPeaks|None=None, reserve:float=0.1,
-          engine:str|None=None, measured:dict|None=None)->ServeResult: ...
+          cache_bytes:float|None=None, split_head:bool=True, network:float|NetworkPeaks|None=None,
+          reserve:float=kept_free, engine:str|None=None, measured:dict|None=None)->ServeResult: ...
 @overload
 def serve(model_or_config, prompt:int=2048, new:int=256, batch:int|Sequence[int]|None=None,
           on:_Device|list[str]|list[Path]|list[HardwarePeaks]|tuple[_Device, ...]=..., *,
           tensor_parallel:int|list[int]|tuple[int, ...]=1, tpot:float|None=None,
           price:float|Sequence[float]|None=None,
           weights:str|None=None, math:str|None=None, cache_bytes:float|None=None, split_head:bool=True,
-          network:float|NetworkPeaks|None=None, reserve:float=0.1, engine:str|None=None)->ServeSeries: ...
+          network:float|NetworkPeaks|None=None,
+          reserve:float=kept_free, engine:str|None=None)->ServeSeries: ...
 
 # %% ../../nbs/serving/serve.ipynb #2cab8649
 def serve(
@@ -347,7 +348,7 @@ def serve(
     cache_bytes:float|None=None, # B of an element of the cache; None: as the model has it
     split_head:bool=True,      # Whether devices share the matrix of the logits too
     network:float|NetworkPeaks|None=None, # B/s that a device sends, or roofs of neighbours; None: the table's link
-    reserve:float=0.1,         # Of a device's memory that a server keeps for activations and graphs
+    reserve:float=kept_free,         # Of a device's memory that a server keeps for activations and graphs
     engine:str|None=None,      # "vllm", "trtllm", "sglang"; "bare": no server, the model alone; None: between the three
     measured:dict|None=None,   # Tokens per second by batch (decode) or by (phase, batch), or measured results
 ):

@@ -23,7 +23,7 @@ from ..core.units import check_choice, check_kind, percent_text, share_texts
 from ..core.warnings import NotMeasuredWarning, warn
 from ..engine.process import gc_paused
 from ..engine.uncompiled import uncompiled
-from .collectives import collectives_of
+from .collectives import collectives_of, rows_by_collective
 from .perfetto import write_perfetto
 from .trace_file import Source, read_file, snippet, sources
 from .engine_ops import engine_config
@@ -50,10 +50,9 @@ def _iqr_by_row(groups):
     times = groupby((row for rows in groups for row in rows), lambda row: row.key, lambda row: row.time_s)
     return {k: Samples(v).iqr for k, v in times.items()}
 
-def _points(found, kind, peaks, n):
-    "Return the points of one kind of rows: sums over the traces, divided by `n`; of means, the spread of the times."
-    groups = [getattr(r, kind) for r in found]
-    spreads = _iqr_by_row(groups) if n == len(found) else {}
+def _points(groups, peaks, n):
+    "Return the points of rows of each trace: their sums, divided by `n`; of means, the spread of the times."
+    spreads = _iqr_by_row(groups) if n == len(groups) else {}
     rows = added(row for rows in groups for row in rows)
     return ranked(place(mean_row(row, n), peaks, time_iqr_s=spreads.get(row.key)) for row in rows)
 
@@ -224,7 +223,11 @@ def _trace_result(found, by, peaks):
     peaks, by = peaks or found[0].peaks, by or _finer(found)
     n = 1 if by == "rank" else len(found)           # rows of ranks add up to the whole, and all else is a mean
     idle = _idle(found, n)
-    rows = {kind: _points(found, kind, peaks, n) for kind in ("modules", "ops", "kernels", "collectives")}
+    by_rank = _transfers_by_rank(found)
+    groups = {kind: [getattr(r, kind) for r in found] for kind in ("modules", "ops", "kernels")}
+    groups["collectives"] = [[mean_row(row, len(r.spent)) for row in of]
+                             for r, of in zip(found, rows_by_collective(by_rank))]
+    rows = {kind: _points(of, peaks, n) for kind, of in groups.items()}
     points = _by_rank(found, peaks) if by == "rank" else rows[_kinds[by]]
     if by in ("module", "operator"): points = ranked([*points, place(idle, peaks)])
     steps = [_placed(s, found, peaks) for r in found for s in r.steps]
@@ -232,7 +235,7 @@ def _trace_result(found, by, peaks):
                        environment=_recorded_environment(found, device, n),
                        model=_root_name(found) + _how_many(found, by), kernels=rows["kernels"],
                        notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
-                       breakdowns=_breakdowns(found), collectives=collectives_of(_transfers_by_rank(found)),
+                       breakdowns=_breakdowns(found), collectives=collectives_of(by_rank),
                        idle=_idle_times(found),
                        memory=max((r.memory for r in found if r.memory), key=lambda m: m.peak_bytes, default=None))
 

@@ -14,6 +14,7 @@ from fastcore.basics import groupby
 
 from ..core.units import format_si, percent_text, scale_of
 from ..roofs.datasheet import listed_device, match_device
+from ..roofs.hardware import kept_free
 from ..roofs.kinds import is_pointwise
 from ..roofs.network import late_ranks
 from ..timing.certainty import half_text, roof_drift, roof_spread, rows_apart, run_spread
@@ -329,7 +330,8 @@ def largest_batch_text(result)->str:
     if step.get("sharded"): return "unknown (the memory of shards is not counted)"
     if (most := step.get("largest_batch")) is None: return ""
     each = f"{most // n} each, " * (n > 1)
-    return f"{most} samples ({each}tensors alone{lacks_loss(step['unit'], result.call.get('loss'))})"
+    free = f"{percent_text(kept_free, 0)} of the memory kept free"
+    return f"{most} samples ({each}{free}{lacks_loss(step['unit'], result.call.get('loss'))})"
 
 def step_answer(result, largest:bool=True)->list[str]:
     "Return the line on a predicted training step: its rate, utilization, memory, and the largest batch."

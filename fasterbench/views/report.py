@@ -23,7 +23,7 @@ from .headline import divided, headline, is_split, model_name, terms, unknown_la
 from .plot import alt_text, bounds, canvas, chart, dress, plot_categories
 from .origin import argument_texts, said_in_headline
 from .page import cells, column, figure, filled, pairs_of
-from .table import RankPoint, below_table, largest_gap, rank_fields, rank_points, records
+from .table import below_table, fields_of_ranks, largest_gap, rank_points, records
 
 # %% ../../nbs/views/report.ipynb #6e222a3b
 def _roof_facts(peaks):
@@ -94,7 +94,7 @@ _xprof = ("rank", "name", "operator", "type", "category", "calls", "total_s", "t
 def _report_columns(result):
     "Return the fields of the data frame, the first ones at the left."
     known, sends = fields_of(result.level_names), any(p.wire_bytes != 0 for p in result.points)
-    of_ranks = rank_fields if any(isinstance(p, RankPoint) for p in result.points) else {}
+    of_ranks = fields_of_ranks(result.points)
     known |= of_ranks
     ranks = ("rank_min_s", "rank_max_s", "slowest_rank") if any(p.ranks for p in result.points) else ()
     doubt = ("disturbed",) if any(p.disturbed for p in (*result.points, *result.ops)) else ()

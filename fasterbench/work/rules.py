@@ -104,6 +104,8 @@ def values_of(
     followed = getattr(t, "followed", None)
     return None if followed is None else followed.of(t)
 
+def unrepeated(t): return t[tuple(slice(None) if step else slice(1) for step in t.stride())]     # what repeats, once
+
 _assumed = ContextVar("assumed", default=None)
 _routed_evenly = ContextVar("routed_evenly", default=False)
 

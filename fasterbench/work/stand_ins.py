@@ -22,7 +22,7 @@ from ..core.private import (DataDependentOutputException, DynamicOutputShapeExce
                                       unset_fake_temporarily)
 from ..engine.process import SharedSwitch
 from .dispatch import is_view
-from .rules import assume, map_tensors, op_name, tensors_in, values_of
+from .rules import assume, map_tensors, op_name, tensors_in, unrepeated, values_of
 from .operator_bytes import memory_of, real_parts, storage_id, stored_in
 
 # %% ../../nbs/work/stand_ins.ipynb #6674c964
@@ -105,6 +105,7 @@ def known_result(op, args, kwargs):
     "Return a tensor without data for the result of `op`, where it is known here; `None` where PyTorch is to be asked."
     if args and _shows_plain(op, args[0]): return _viewed(op, args[0], args, kwargs)
     _check_dtypes(op, args)
+    _check_indices(op_name(op), args)
     how = dict(first=_factors[op]) if op in _factors else {}
     return _known[op](*args, **how, **kwargs) if op in _known else None
 
@@ -220,6 +221,30 @@ def _check_dtypes(op, args):
     given = " and ".join(map(dtype_name, dtypes))
     raise ValueError(f"{name} is given {given}, where PyTorch needs one dtype: give the "
                      "model and its sample the same, or use autocast")
+
+_by_axis = {f"aten::{n}{in_place}" for in_place in ("", "_") for n in
+            "index_select gather scatter scatter_add index_fill index_add index_copy".split()}
+_by_places = {f"aten::{n}" for n in ("index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index")}
+_of_labels = "aten::nll_loss_forward", "aten::nll_loss2d_forward"
+_of_rows = {f"aten::{n}" for n in ("embedding", "_embedding_bag", "_embedding_bag_forward_only")}
+
+def _indices_of(name, args):
+    "Return the indices of a call that takes or writes places of a tensor, and the axis of each."
+    if name in _of_rows: return [(0, args[1])]
+    if name in _of_labels: return [(min(1, args[0].dim() - 1), args[1])]
+    if name in _by_axis: return [(args[1], args[2])]
+    if name not in _by_places or any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in args[1]): return []
+    return [(axis, t) for axis, t in enumerate(args[1]) if t is not None]
+
+def _check_indices(name, args):
+    "Raise `ValueError` for a known index that is not in its tensor, as PyTorch does with data."
+    for axis, t in _indices_of(name, args):
+        known, n = values_of(t), args[0].shape[axis]
+        if known is None or not known.numel(): continue
+        with unset_fake_temporarily(): ends = [int(end) for end in unrepeated(known).aminmax()]
+        left_out = args[4:] if name in _of_labels else ()
+        if beyond := [i for i in ends if i not in left_out and not -n * (name in _by_places) <= i < n]:
+            raise ValueError(f"{name} is given the index {beyond[0]}, where its tensor has {n} places")
 
 # %% ../../nbs/work/stand_ins.ipynb #ee98e922
 def _has_own_data(t): return t.layout is not torch.strided or t.is_quantized or t.is_nested

@@ -37,7 +37,7 @@ from .doors import as_fake_class
 from .rules import assume, map_tensors, op_name, tensors_in
 from .stand_ins import (fakes_cloned, fakes_in_lists, fakes_in_texts, format_of, hot_as_with_data,
                                         NoResult, StandIns, no_driver, no_values, quiet_meta)
-from .trace import Tracer, from_outside, plain_tensors, written
+from .trace import Tracer, from_outside, on_host, plain_tensors, written
 from .values import Values, as_with_data
 
 # %% ../../nbs/work/target.ipynb #761e84b6
@@ -208,6 +208,8 @@ class FakeTracer(Tracer):
         for t in tensors_in((args, kwargs)): self.place.values.recall(t)
         self.views.before(op, args)
         out = with_held(self.place, super().see, op, args, kwargs)
+        held = on_host(op, args, out)
+        if held is not None and _has_data_here(held): self.memory.leave_out(self.place.brought(held))
         if torch.is_grad_enabled(): self.views.after(op, args, out)
         return out
 

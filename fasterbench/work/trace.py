@@ -32,7 +32,7 @@ from .communication import is_process_group, sent_by
 from .dispatch import Watcher, as_run, is_view, values_alone, without_subclasses
 from .flops import operator_flops
 from .lives import Lives, entered, left, ran
-from .rules import op_name, plain_values, tensors_in, values_of
+from .rules import op_name, plain_values, tensors_in, unrepeated, values_of
 from .operator_bytes import (arguments, copied_bytes, inner_tensors, is_transposed, lies_channels_last,
                                       memory_of, operator_accesses, real_parts, region, storage_id, transferred,
                                       unique_bytes)
@@ -108,6 +108,7 @@ class MemoryBlocks:
         self.lives = Lives()
         self.stored = {}       # Key of a storage, or of a piece of it, -> share of its bytes that a checkpoint stores
         self._numbers, self._alive, self._shared, self._made = {}, [], set(), {}
+        self._on_host = set()  # Keys of storages that count nothing on the device
 
     def __contains__(self, t): return storage_id(t) in self._numbers
 
@@ -135,7 +136,8 @@ class MemoryBlocks:
         "Note the size that a storage has now."
         if (n := self._numbers.get(storage._cdata)) is not None: self.lives.resize(n, self._size(storage))
 
-    def _size(self, storage): return self.share(storage._cdata, storage.nbytes())
+    def _size(self, storage):
+        return 0 if storage._cdata in self._on_host else self.share(storage._cdata, storage.nbytes())
 
     def share(self, key, nbytes)->int:
         "Return how many of the bytes of a storage a checkpoint stores."
@@ -153,6 +155,11 @@ class MemoryBlocks:
             self.stored |= {place: share for place, _, share in pieces}
             self.stored[key] = sum(n * share for _, n, share in pieces) / max(sum(n for _, n, _ in pieces), 1)
             if key in self._numbers: self.lives.scale(self._numbers[key], self.stored[key])
+
+    def leave_out(self, t):
+        "Let `t` count nothing: it is in the memory of the host, and what it is copied to or from on a device."
+        self._on_host.add(storage_id(t))
+        self.lives.scale(self.number(t), 0)
 
     def is_alive(self, number)->bool:
         "Return whether something holds the memory; what has no storage is not known to be held."
@@ -587,10 +594,19 @@ def _after(self, op, args, kwargs, out):
     visit = self._visits.current()
     copy = _copy_within(self, op, args, visit)                    # held until all is noted
     numbers = [self.memory.number(t, visit) for t in made]
+    if (t := on_host(op, args, out)) is not None: self.memory.leave_out(t)
     if "empty" in op_name(op): self.outside.blank.update((n, None) for n, t in zip(numbers, made) if _is_data(t))
     if not view: _record(self, op, self._packed.opened(args), self._packed.opened(kwargs), out)
     for t in written(op, args, kwargs): self.memory.remeasure(t)
     self.memory.lives.note(ran, visit, op)
+
+_copying = {"aten::_to_copy": 0, "aten::copy_": 1}      # operator -> which argument it copies
+
+def on_host(op, args, out):
+    "Return the side of a copy that is on the CPU where the other is on a device; else `None`."
+    if op_name(op) not in _copying: return None
+    sides = [t for t in (args[_copying[op_name(op)]], out) if t.device.type == "cpu"]
+    return sides[0] if len(sides) == 1 else None
 
 _as_they_are = {"_c10d_functional::all_gather_into_tensor", "_c10d_functional::wait_tensor", "aten::clone"}
 
@@ -657,7 +673,7 @@ def _unmasked(self, op, args, kwargs):
     if not masks: return 1, 1
     if masks[0] is None: return None
     with _disable_current_modes(), torch.no_grad():
-        one = masks[0][tuple(slice(None) if step else slice(1) for step in masks[0].stride())]     # what repeats, once
+        one = unrepeated(masks[0])
         return int(torch.count_nonzero(one if one.dtype is torch.bool else one > excluding)), one.numel()
 
 def _sent_as_stored(self, sent, tensors):

@@ -93,11 +93,11 @@ def said(tmp_path, capsys, *args):
 def test_count_on_a_device_says_its_share_and_the_batch_that_fits(tmp_path, capsys):
     out = said(tmp_path, capsys, "count", "NET:made", "--on", "Tesla T4", "--backward")
     assert ("of the device's 15.84 GB" in out
-            and (found := re.search(r"the largest batch that fits in 15\.84 GB is (\d+) samples, with 1[56]\.\d+ GB",
+            and (found := re.search(r"the largest batch that fits in 14\.26 GB is (\d+) samples, with 14\.\d+ GB",
                                     out))), out
     # beside the weights and their gradients, a sample of 64 and 64 results, an activation of 256 and its gradient, or
     # more: 4 B each
-    assert int(found[1]) <= 15843721216 / (4 * (64 + 64 + 256 + 256))
+    assert int(found[1]) <= 0.9 * 15843721216 / (4 * (64 + 64 + 256 + 256))
 
 def test_the_row_of_the_model_has_the_update_in_flops_and_in_peak(tmp_path, capsys):
     "Weights, gradients and two moments are alive in the update, 4 B each; no module is at work then."
@@ -112,7 +112,7 @@ def test_devices_that_share_a_batch(tmp_path, capsys):
     out = said(tmp_path, capsys, "predict", "NET:plain", "--input", "8,64", "--on", "NVIDIA H100 80GB HBM3",
                "--backward", "--gpus", "4", "--fit")
     assert (f"each sends {2 * 3 / 4 * 4 * (2 * 64 * 256 + 320) / 1e3:.2f} kB" in out
-            and re.search(r"largest batch \d+ samples \(\d+ each, tensors alone\)", out)), out
+            and re.search(r"largest batch \d+ samples \(\d+ each, 10 % of the memory kept free\)", out)), out
 
 @pytest.mark.parametrize("more,why", [(["--gpus", "4", "--batch", "3", "--backward"],
                                        "a batch of 3 does not divide among 4 devices; 4 does"),

@@ -685,8 +685,8 @@ def test_what_a_collective_does_not_say_is_no_number_in_its_name(tmp_path):
                                                    event("kernel", "ncclDevKernel", 28, 4, 7, correlation=13, device=0,
                                                          **args)]), by="collective").points
             for args in (said, said | {"Group size": 2}, {"Collective name": "allreduce"})]
-    assert [p.name for of in rows for p in of] == ["allreduce 8 Float, ? ranks", "allreduce 8 Float, 2 ranks",
-                                                   "allreduce ? ?, ? ranks"]
+    assert [p.name for of in rows for p in of] == ["all_reduce 32.0 B, ? ranks", "all_reduce 32.0 B, 2 ranks",
+                                                   "all_reduce ?, ? ranks"]
 
 def test_the_work_of_a_communication_kernel_is_unknown(tmp_path):
     "What it adds and moves is not recorded: it has no bound and no gap."
