@@ -152,6 +152,8 @@ class _Saved:
     value = unpack = whole = None
     shown = False                # By a node of the graph itself, and not one within another
     def pack(self, value):
+        "Hold a value; PyTorch gives it without the attributes that its tensor has in Python."
+        if self.whole is not None: vars(value).update(vars(self.whole) | vars(value))
         self.value = value
         return self
     def free(self): self.value = self.unpack = self.whole = None

@@ -57,6 +57,13 @@ def _amount_violations(p):
         if whole is not None and (_more(total := _total_of(p, name), whole) or _more(whole, total)):
             yield f"{name} sums to {total:g}, and {summed} is {whole:g} B"
 
+def _mask_violations(p):
+    "Say if a mask leaves out more pairs than can be: a query keeps a key, and of each key a byte is read."
+    nbytes = max(p.bytes_moved or 0, p.eager_bytes or 0)
+    if p.contraction_flops is None or not nbytes or p.source.startswith("ncu"): return
+    if _more(p.dense_flops, most := p.contraction_flops * nbytes):
+        yield f"dense_flops is {p.dense_flops:g}, and at most {most:g} with its contraction_flops and bytes"
+
 def _is_between(low, value, high): return not _more(low, value) and not _more(value, high)
 
 def _list_violations(p):
@@ -120,7 +127,7 @@ def _roof_violations(p, peaks):
 # %% ../../nbs/roofs/violations.ipynb #178704c4
 def violations(p:RooflinePoint, peaks:HardwarePeaks|None=None)->list[str]:
     "Say what cannot be of `p`, with the field; nothing for a sound row."
-    found = [*_amount_violations(p), *_list_violations(p), *_rate_violations(p)]
+    found = [*_amount_violations(p), *_mask_violations(p), *_list_violations(p), *_rate_violations(p)]
     if p.bound == "none" and (p.flops or p.bytes_moved): found.append("bound is 'none', and the row has work")
     if p.bound == "launch" and _more(p.roof_time_s, p.launch_s):
         found.append(f"bound is 'launch', and launch_s {p.launch_s:g} below roof_time_s {p.roof_time_s:g}")

@@ -83,6 +83,14 @@ def _check_contractions(result):
         most, found = total(getattr(p, _of_rows[kind]) for p in result.points), math.fsum(by_dtype.values())
         if most is not None and found > most * (1 + rounding) and not any(p.ranks for p in result.points):
             refuse(f"contractions.{kind}", found, f"at most {most:g}, that of the rows,")
+    _check_dense(result)
+
+def _check_dense(result):
+    "Raise `ValueError` for rows with more than twice the FLOPs of the model: a backward computes a forward once more."
+    for i, p in enumerate(result.points if "model" in result.contractions else ()):
+        most = 2 * math.fsum(result.contractions["model"].values())
+        if p.phase in ("recompute", "update") or p.ranks or (p.dense_flops or 0) <= most * (1 + rounding): continue
+        refuse(f"points[{i}].dense_flops", p.dense_flops, f"at most {most:g}, twice contractions.model,")
 
 def agreeing(result):
     "Return `result`, if its parts agree; else raise `ValueError` that names the field."

@@ -46,15 +46,13 @@ class Values:
         "Note that `t`, which has no data, has the values of `real`."
         if _stored(real) > most and not _is_uniform(real): return
         self._known[t], t.followed = real, self
-        self._spots[_spot_of(t)] = StorageWeakRef(t.untyped_storage()), real, 0
+        self._spots[_spot_of(t)] = StorageWeakRef(t.untyped_storage()), real
 
     def recall(self, t):
         "Note what is known of a tensor that autograd has saved and gives back as another object."
-        if not isinstance(t, FakeTensor) or t.is_floating_point() or hasattr(t, "followed"): return
-        storage, real, chosen = self._spots.get(_spot_of(t), (None, None, 0))
-        if storage is None or storage.expired(): return
-        if real is None: t.chosen = chosen
-        else: self.note(t, real)
+        if not isinstance(t, FakeTensor) or t.is_floating_point() or t in self._known: return
+        storage, real = self._spots.get(_spot_of(t), (None, None))
+        if storage is not None and not storage.expired(): self.note(t, real)
 
     def of(self, t)->torch.Tensor|None:
         "Return a tensor with the values of `t`; `None` where they are not known."
@@ -118,9 +116,7 @@ class Values:
             return answer.heard
         with DisableTorchFunctionSubclass():
             self._lost.update(map(storage_id, _overwritten(name, op, args, kwargs)))
-            for t, chosen in _with_choice(name, args, kwargs, out):
-                t.chosen = chosen
-                self._spots[_spot_of(t)] = StorageWeakRef(t.untyped_storage()), None, chosen
+            _note_choice(name, args, kwargs, out)
             if name not in _tests | _comparisons: return out
             with _disable_current_modes(): alike = _alike(op, args)
             if alike is not None: self._made(op, out, alike)
@@ -195,11 +191,12 @@ def _overwritten(name, op, args, kwargs):
 # %% ../../nbs/work/values.ipynb #ch01ce02
 _counting = ("aten::_to_copy", "aten::histc")       # also on floating-point numbers
 
-def _with_choice(name, args, kwargs, out):
-    "Return the integers that follow from a choice of the largest, each with how many were chosen."
+def _note_choice(name, args, kwargs, out):
+    "Note of the integers that follow from a choice of the largest how many were chosen."
     chosen = max((getattr(t, "chosen", 0) for t in tensors_in((args, kwargs))), default=0)
     if name == "aten::topk": chosen, out = args[1] if len(args) > 1 else kwargs["k"], out[1]
-    return [(t, chosen) for t in tensors_in(out) if chosen and (name in _counting or not t.is_floating_point())]
+    for t in tensors_in(out) if chosen else ():
+        if name in _counting or not t.is_floating_point(): t.chosen = chosen
 
 # %% ../../nbs/work/values.ipynb #84e77db9
 class Answer(NamedTuple):
