@@ -14,6 +14,8 @@ from typing import Literal, TypedDict, get_args, get_origin
 
 import msgspec
 
+from .units import check_kind
+
 # %% ../../nbs/core/files.ipynb #ea3eaf4e
 def place_of_file(
     path,        # Where to write
@@ -74,7 +76,8 @@ def _write_pieces(real, pieces, follow):
 def check_not_pipe(
     path, # Of a file that is read more than once
 ):
-    "Raise `ValueError` for a pipe: whoever opens it twice waits for ever."
+    "Raise `ValueError` for a pipe: whoever opens it twice waits for ever; a number would be a descriptor."
+    check_kind("path", path, str | os.PathLike, "the path of a file")
     if os.path.exists(path) and stat.S_ISFIFO(os.stat(path).st_mode):
         raise ValueError(f"{path} is a pipe, and is read more than once; write it to a file first")
 

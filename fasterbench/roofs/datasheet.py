@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..core.dtypes import dtype_name
+from ..core.units import check_kind
 from .hardware import Ceiling, HardwarePeaks, MemoryLevel
 
 if TYPE_CHECKING: import torch
@@ -139,6 +140,7 @@ def match_device(
     name:str, # As a driver, a cloud or a person says it: "AMD Instinct MI300X VF", "H100"
 )->Match:
     "Return the device of the table that `name` means, and why that is not sure."
+    check_kind("device_name", name, str, "the name of a device")
     board = next((d for b, d in _boards.items() if {*b} <= _words(name)), None)
     if board: return Match(_table()[board], f"{name!r} is the name of a board; {board} is assumed")
     parts = [_devices_in_words(part) for part in name.split("/")]

@@ -9,12 +9,13 @@ __all__ = ['metric_fields', 'metrics_of', 'MetricSeries', 'read_series']
 import json, math
 from array import array
 from collections.abc import Iterator
+from os import PathLike
 from statistics import median
 from typing import TypedDict
 
 from ..core.files import Number, read_json, refuse, restored
 from ..core.streams import print_text
-from ..core.units import format_si, percent_text
+from ..core.units import check_kind, format_si, percent_text
 from ..timing.certainty import quartiles
 from ..timing.machine_load import MachineLoad, load_caveats
 from ..roofs.datasheet import at_printed_clock
@@ -257,6 +258,7 @@ def read_series(
 )->MetricSeries:
     "Read the series in `path`, without a last line that is cut off. Raise `ValueError` for a line that is no record."
     records = []
+    check_kind("path", path, str | PathLike, "the path of a file")
     with open(path, encoding="utf-8") as f:
         for n, line in enumerate(f, 1):
             if not line.endswith("\n"): break
