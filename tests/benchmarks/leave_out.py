@@ -1,15 +1,16 @@
 """Expected times where something was left out: a device, a family, a data set; and what each constant buys.
 
-    python tests/benchmarks/predict.py programs tables servers constants [--cache DIR] [--kept] [--every N]
-        [--sample N] [--rows FILE] [--record FILE]
+    python tests/benchmarks/predict.py programs kernel_tables servers constants [--cache DIR] [--kept]
+        [--every N] [--sample N] [--rows FILE] [--record FILE]
 
 The constants are the same for all devices, families and data sets. Where something is left out, they are fitted
 again on the rest: those of AIConfigurator as `kernels.py` fits them, and those of programs, models and single
 kernels together, by least absolute errors in logarithms, from how each constant moves each row, held near what they
 are by as much as a factor of 1.35. Those of servers were chosen and not fitted: there a factor moves, the median of
-measured over expected of the rest. Intervals move with it. Families are those of kernels, of the architecture of a
-model (the first word of its name), of the engine, or of a server's model and engine. `above`: rows
-faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows.
+measured over expected of the rest. Intervals move with it. `--every` thins all but timm, which `--sample` draws.
+Families are those of kernels, of the architecture of a model (the first word of its name), of the engine, or of a
+server's model and engine. `above`: rows faster than their limit, by the fastest trial that is published. `needs`: the
+deviation that holds 80 % of the rows.
 `first`: inside the interval of a first run alone, whose lower end no repeated run moves. Where a generation is left
 out, its interval is as wide as the library makes it on an architecture that nothing was fitted on; `narrow`: without
 that. `--record` keeps the lines of these tables, without the rows, for the page of proof."""
@@ -78,7 +79,7 @@ def timm(cache, every):
         peaks = datasheet_peaks(device, "float16")
         with open(proof.shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f:
             table = list(csv.DictReader(f))
-        for r in table[::every]:
+        for r in table:
             key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
             there = (cache / "{}-{}-{}.pkl.gz".format(*key)).exists()
             drawn = zlib.crc32(key[0].encode()) % proof.sample == 0
@@ -282,25 +283,25 @@ def scaled(rows, key, common):
 record = []                                             # The lines that were printed
 
 def figures(rows):
-    """Rows, those above their limit, median error, bias, the deviation that 80 % need, share inside, the same of a
-    first run, and both median widths."""
+    """Rows, those above their limit, median errors of limit and expected, bias, the deviation that 80 % need, share
+    inside, the same of a first run, and both median widths."""
     logs, first = [share(r) for r in rows], [max(r.expected**2 / r.high, r.limit) for r in rows]
     return dict(rows=len(rows), above=sum(r.limit > r.fastest for r in rows),
-                error=median(abs(math.exp(x) - 1) for x in logs), bias=math.exp(median(logs)),
-                needs=float(np.quantile(np.abs(logs), 0.8)) / model.z80,
+                limit=median(1 - r.limit / r.measured for r in rows), error=median(abs(math.exp(x) - 1) for x in logs),
+                bias=math.exp(median(logs)), needs=float(np.quantile(np.abs(logs), 0.8)) / model.z80,
                 inside=sum(r.low <= r.measured <= r.high for r in rows) / len(rows),
                 first=sum(l <= r.measured <= r.high for l, r in zip(first, rows)) / len(rows),
                 width=median(r.high / r.low for r in rows),
                 width_first=median(r.high / l for l, r in zip(first, rows)))
 
-heading = (f"{'':46}{'rows':>6}{'above':>6}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'first':>7}{'p90÷p10':>9}"
-           f"{'first':>7}")
+heading = (f"{'':46}{'rows':>6}{'above':>6}{'limit':>7}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'first':>7}"
+           f"{'p90÷p10':>9}{'first':>7}")
 def line(rows, of_set, what="as shipped", group=""):
     "Print and record one line, where there are rows."
     if not rows: return
     found = figures(rows)
     record.append(dict(set=of_set, what=what, group=group) | found)
-    columns = "{:>6}{:>6}{:>7.1%}{:>6.2f}{:>7.2f}{:>8.0%}{:>7.0%}{:>9.2f}{:>7.2f}".format(*found.values())
+    columns = "{:>6}{:>6}{:>7.1%}{:>7.1%}{:>6.2f}{:>7.2f}{:>8.0%}{:>7.0%}{:>9.2f}{:>7.2f}".format(*found.values())
     print(f"{f'{of_set}, {what} {group}'[:46]:46}{columns}", flush=True)
 
 def moved(row, by):
@@ -402,9 +403,8 @@ def servers(cache, every):
 
 def constants(cache, every):
     "The error of the rows that a constant changes by a percent, without it and with it."
-    step = 1 if proof.only_kept else 40
     makes = [make(cache, n * every) for make, n in (
-        (timm, step), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
+        (timm, 1), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
     def all_rows(): return [r for rows in makes for r in rows()]
     full = all_rows()
     print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}{'inside':>8}{'without':>9}  data sets")
