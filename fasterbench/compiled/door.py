@@ -46,5 +46,5 @@ def generated_rows(
     trace = [replace(s.kernel.call, reads=s.reads, writes=s.writes) for s in slots]
     served = [r.bytes_by_level for r in rows]
     expected = times(trace, served)
-    timed = [replace(r, roof_time_s=t.limit, time_s=t.expected) for r, t in zip(rows, expected)]
+    timed = [replace(r, roof_time_s=t.limit, time_s=t.expected, cached_s=t.cached) for r, t in zip(rows, expected)]
     return (timed, limits(slots, work, rows, peaks, tf32, most=True)), ""

@@ -44,11 +44,21 @@ def expected_traffic(
         found.append(served)
     return found
 
+# %% ../../nbs/predicting/expected.ipynb #t3000002
+def traffic_of_runs(
+    trace:Sequence[Call],      # Operators, in order
+    capacities:Sequence[int],  # Of the caches, nearest first
+)->tuple[list[list[float]], list[list[float]]]:
+    "Return the expected traffic of a first run, and of one that finds in the caches what the first left."
+    both = expected_traffic([*trace, *trace], capacities)
+    return both[:len(trace)], both[len(trace):]
+
 # %% ../../nbs/predicting/expected.ipynb #7c2d920c
 class OperatorTime(NamedTuple):
     "Time of one operator on a device, s."
     limit: float     # The least that the roofs allow
     expected: float
+    cached: float    # The same where the caches hold what the run before left
 
 def expected_operator_times(
     trace:Sequence[Call],      # Operators, in order
@@ -61,21 +71,25 @@ def expected_operator_times(
     printed:HardwarePeaks|None=None, # `at_printed_clock(peaks)`; None: it is looked up
 )->list[OperatorTime]:
     "Return the limit and the expected time of every operator of a run, on the device alone."
-    likely = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]])
+    runs = traffic_of_runs(trace, [l.capacity for l in peaks.memory[:-1]])
     printed = printed or at_printed_clock(peaks)
     rates = {kind: bandwidths_of(printed, kind) for kind in kinds}
     start, found = _start_time(chip, cuda_graph), []
-    for call, own, passed in zip(trace, served, likely):
-        dtype, on_tf32, limit = call.dtype or peaks.dtype, call.category in tf32, _least_time(call, own, peaks, tf32)
+    def moving(call, passed):
+        "Return the time of a kernel whose bytes the levels serve so, s."
+        traffic = max(b / rate for b, rate in zip(passing(passed), rates[memory_kind(call)])) * _byte_passes(call)
+        return _kernel_time(call, traffic, printed, call.dtype or peaks.dtype, call.category in tf32, chip, start,
+                            compiled)
+    for call, own, *passed in zip(trace, served, *runs):
+        limit = _least_time(call, own, peaks, tf32)
         if peaks.device == "cpu":
-            runs = bool(call.flops or call.reads or call.writes)
-            expected = limit / constants["cpu"].value + runs * constants["cpu_launch"].value
-        elif not runs_a_kernel(call): expected = 0.0
+            works = bool(call.flops or call.reads or call.writes)
+            times = [limit / constants["cpu"].value + works * constants["cpu_launch"].value] * 2
+        elif not runs_a_kernel(call): times = 0.0, 0.0
         else:
-            traffic = max(b / rate for b, rate in zip(passing(passed), rates[memory_kind(call)])) * _byte_passes(call)
-            expected = max(_kernel_time(call, traffic, printed, dtype, on_tf32, chip, start, compiled),
-                           _least_time(call, own, printed, tf32) + start)
-        found.append(OperatorTime(limit, expected))
+            least = _least_time(call, own, printed, tf32) + start
+            times = [max(moving(call, b), least) for b in passed]
+        found.append(OperatorTime(limit, *times))
     return found
 
 def _operator_peak(call, peaks, tf32):
@@ -160,16 +174,17 @@ def compiled_times(
     caches, main = sum(l.capacity for l in peaks.memory[:-1]), peaks.memory[-1].bandwidth
     rates, start = {k: bandwidths_of(peaks, k)[-1] for k in kinds}, _start_time(chip, cuda_graph)
     printed = at_printed_clock(peaks)
-    likely, found = expected_traffic(trace, [l.capacity for l in peaks.memory[:-1]]), []
-    for call, served in zip(trace, likely):
+    found = []
+    for call, *passed in zip(trace, *traffic_of_runs(trace, [l.capacity for l in peaks.memory[:-1]])):
         kind, flops = memory_kind(call), call.contraction_flops
-        traffic = served[-1] / rates["pointwise" if kind == "transposed" else kind]      # joined to what it reads
-        if not flops: found.append(OperatorTime(0.0, fused_share.value * traffic)); continue
+        rate = rates["pointwise" if kind == "transposed" else kind]                      # joined to what it reads
+        traffic = [served[-1] / rate for served in passed]
+        if not flops: found.append(OperatorTime(0.0, *(fused_share.value * t for t in traffic))); continue
         dtype, on_tf32 = call.dtype or peaks.dtype, call.category in tf32
         from_memory = max(sum(t.bytes for t in (*call.reads, *call.writes)) - caches, 0) / main
         limit, usual = (max(flops / _operator_peak(call, p, tf32), from_memory) for p in (peaks, printed))
-        found.append(OperatorTime(limit, max(_kernel_time(call, traffic, printed, dtype, on_tf32, chip, start, True),
-                                             usual + start)))
+        times = [_kernel_time(call, t, printed, dtype, on_tf32, chip, start, True) for t in traffic]
+        found.append(OperatorTime(limit, *(max(t, usual + start) for t in times)))
     return found
 
 # %% ../../nbs/predicting/expected.ipynb #f60ecfac
@@ -341,12 +356,14 @@ def interval(
     expected:float, # s
     limit:float,    # s
     doubt:Doubt|float, # Or the deviation alone
+    cached:float|None=None, # Expected where the caches hold what the run before left, s; None: the same
 )->tuple[float, float]:
     "Return p10 and p90 of the time, s; never below the limit. What was not measured reaches from the limit to a range."
     doubt = doubt if isinstance(doubt, Doubt) else Doubt(doubt)
     open_s = expected * doubt.unmeasured
     known, factor = expected - open_s, math.exp(z80 * doubt.deviation)
-    low = limit if is_range(doubt) else max(known / factor, limit)
+    repeated = known if cached is None else cached * (1 - doubt.unmeasured)
+    low = limit if is_range(doubt) else max(min(known / factor, repeated), limit)
     return low, max(known * factor + open_s * unmeasured.value, limit)
 
 def is_range(doubt:Doubt)->bool:

@@ -24,9 +24,9 @@ from ..core.units import format_si, percent_text, positive
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
 from .constants import row_scale
-from .expected import (Doubt, compiled_times, device_deviation, doubt_of, doubt_of_rows,
-                                             expected_operator_times, generation_deviation, held_power, interval,
-                                             is_range, z80)
+from .expected import (Doubt, OperatorTime, compiled_times, device_deviation, doubt_of,
+                                             doubt_of_rows, expected_operator_times, generation_deviation, held_power,
+                                             interval, is_range, z80)
 from .kernel_times import Chip, chip_of, missing_peaks, runs_a_kernel
 from ..roofs.datasheet import Device, as_peaks, at_printed_clock, listed_device, target_of
 from ..roofs.hardware import HardwarePeaks
@@ -60,8 +60,8 @@ def _with_interval(point, limit, deviation):
     expected = point.time_s
     return replace(point, roof_time_s=limit, utilization_pct=100 * limit / expected if expected else None,
                    uncertain=isinstance(deviation, Doubt) and is_range(deviation),
-                   above_roof=False, interval_s=interval(expected, limit, deviation) if expected else (),
-                   source="predicted")
+                   interval_s=interval(expected, limit, deviation, point.cached_s) if expected else (),
+                   above_roof=False, source="predicted")
 
 # %% ../../nbs/predicting/predict.ipynb #4f7521ed
 def _doubt(run, calls, compiled, row=False):
@@ -112,7 +112,7 @@ def _carried(rows, like, peaks):
         faster = scale[row.bound in ("compute", "pointwise")]
         time = max(row.roof_time_s, row.roof_time_s / faster / (other.utilization_pct / 100))
         found += 1
-        carried.append(at_time(row, time))
+        carried.append(at_time(row, time, cached_s=None))
     return carried, found
 
 # %% ../../nbs/predicting/predict.ipynb #8464453b
@@ -120,13 +120,14 @@ def _program(name, rows, work, parts, peaks, deviation, launch_s=None, least_s=N
     "Return the whole run as one point. The host and its least time as a function bound it from below, where known."
     whole = summed(parts, type=name, phase="", operator="", category="", dtype="", calls=1,
                    flops=work.flops, contraction_flops=work.contraction_flops, dense_flops=work.dense_flops,
-                   time_s=sum(r.time_s for r in rows), **{} if parts else dict(roof_time_s=0.0))
+                   time_s=sum(r.time_s for r in rows), **{} if parts else dict(roof_time_s=0.0),
+                   cached_s=sum(r.time_s if r.cached_s is None else r.cached_s for r in rows))
     if least_s: whole = replace(whole, roof_time_s=max(whole.roof_time_s, least_s), time_s=max(whole.time_s, least_s))
     shares = tuple(shares_of([r for r in rows if r.time_s]).items())
     found = _predicted(whole, peaks, deviation, share=1.0, shares=shares)
-    if not launch_s or launch_s <= found.time_s: return found
-    _, high = found.interval_s or (0.0, 0.0)
-    return replace(at_time(found, launch_s), interval_s=(launch_s, max(high, launch_s)), above_roof=False)
+    if not launch_s: return found
+    low, high = (max(end, launch_s) for end in found.interval_s or (0.0, 0.0))
+    return replace(at_time(found, max(found.time_s, launch_s)), interval_s=(low, high), above_roof=False)
 
 def _assumption_notes(work):
     "Return a line for each thing that the figures assume of data that is not there."
@@ -169,6 +170,13 @@ def _sums_note(peaks):
     rate = f"; bytes that {held} can hold move at its bandwidth" if held else ""
     return f"FLOPs, bytes and limit of a row are sums over its operators{rate}."
 
+def _repeated_note(program, peaks):
+    "Return a line on a run that finds in the caches what the one before left, where that is the lower end."
+    low, high = program.interval_s or (program.time_s, program.time_s)
+    if program.is_range or program.time_s / low < 1.01 * high / program.time_s: return []
+    held = " and ".join(l.name for l in peaks.memory[:-1])
+    return [f"The lower end of the interval is a repeated run, which finds in {held} what the run before left."]
+
 def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
     "Return the notes below a prediction."
     if not program.time_s: return [f"Predicted for {name}, not measured: no operator runs, so the limit is 0 s."]
@@ -192,6 +200,7 @@ def _prediction_notes(name, program, peaks, fusion, like, found, rows, doubt):
         notes = [f"{least}. The expected time is {time(program.time_s)} "
                  f"(80 % interval {time(low)} to {time(high)}), from {basis}."]
         if words := _unmeasured_text(doubt): notes.append(f"never measured, with shares of the time: {words}")
+    notes += _repeated_note(program, peaks)
     if not fusion: notes.append(_sums_note(peaks))
     notes += missing_peaks(peaks, {p.dtype for p in rows if p.contraction_flops and p.dtype})
     if fusion: notes.append(f"compiled: {fusion}")
@@ -225,7 +234,7 @@ class _Forecast(NamedTuple):
 # %% ../../nbs/predicting/predict.ipynb #pr000003
 def _timed_calls(calls, times):
     "Return the rows of `calls` with their limits and expected times."
-    at = [dict(roof_time_s=t.limit, time_s=t.expected) for t in times]
+    at = [dict(roof_time_s=t.limit, time_s=t.expected, cached_s=t.cached) for t in times]
     return [c._replace(row=replace(c.row, **t), border=replace(c.border, **t)) for c, t in zip(calls, at)]
 
 def _eager(run, calls):
@@ -236,7 +245,7 @@ def _eager(run, calls):
                                        printed=run.printed)
     found = times(run.work)
     if run.even is not run.work:
-        found = [t._replace(expected=max(t.expected, e.expected)) for t, e in zip(found, times(run.even))]
+        found = [OperatorTime(t.limit, *map(max, t[1:], e[1:])) for t, e in zip(found, times(run.even))]
     calls = [c._replace(border=c.row) for c in _timed_calls(calls, found)]         # a kernel moves all of its bytes
     return _Forecast(_module_rows(run, calls, False), [c.row for c in calls], _operator_rows(run, calls),
                      doubt=_doubt(run, calls, False))

@@ -185,6 +185,8 @@ class Row:
     roof_time_s: Number|None = quantity("time at the roof", "s", "minimum time at the roofs")
     compute_s: Number|None = quantity("", "s", "minimum time of the FLOPs at their ceilings; unknown: at the peak",
                                     saved=False)
+    cached_s: Number|None = quantity("", "s", "expected time where the caches hold what the run before left; unknown: "
+                                     "the time", saved=False)
     explained: Parts = quantities("kind of work, and what its ceiling adds to the time at the roof, s")
     network_s: Number|None = quantity("network time", "s", "minimum time to send its bytes at the roofs of the network",
                                     adds=sum_of_sending)

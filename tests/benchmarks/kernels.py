@@ -4,14 +4,14 @@
 
 For each device the constants are fitted on the others. The tables print the median error of the limit, of the limit
 over a constant share (found on the other devices), of the formula of PyTorch's RuntimeEstimator, and of the expected
-time; then its bias and the share of rows inside the 80 % interval. What each constant buys: `leave_out.py`."""
-from dataclasses import dataclass
+time. Bias, intervals, and what each constant buys: `leave_out.py`."""
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
 
 from fasterbench.predicting import expected as model
-from fasterbench.predicting.constants import compute_rate
+from fasterbench.predicting.constants import bandwidths_of, compute_rate
 from fasterbench.predicting.kernel_times import (AttentionKernel, Chip, attention_kernel, attention_time, chip_of,
                                                  product_time)
 from fasterbench.roofs.datasheet import datasheet_peaks, listed_device
@@ -30,10 +30,12 @@ class Rows:
     moved: np.ndarray      # B
     flops: np.ndarray
     dtype: np.ndarray      # Of the arithmetic
+    version: np.ndarray    # Of the engine
     shape: dict            # What the formula of the kind takes
 
     def where(self, mask):
-        return Rows(*(getattr(self, k)[mask] for k in ("device", "engine", "measured", "moved", "flops", "dtype")),
+        return Rows(*(getattr(self, k)[mask] for k in ("device", "engine", "measured", "moved", "flops", "dtype",
+                                                     "version")),
                     {k: v[mask] for k, v in self.shape.items()})
 
     @cached_property
@@ -75,7 +77,7 @@ def products(folder, every=1, wanted=("bfloat16",)):
     m, n, k = (d[x].to_numpy(float) for x in "mnk")
     a, b = (d.gemm_dtype.map({f: v[i] for f, v in formats.items()}).to_numpy(float) for i in (0, 1))
     return Rows(d.gpu.to_numpy(), d.fw.to_numpy(), d.latency.to_numpy() * 1e-3, m * k * a + k * n * b + m * n * 2,
-                2 * m * n * k, d.gemm_dtype.map({f: v[2] for f, v in formats.items()}).to_numpy(),
+                2 * m * n * k, d.gemm_dtype.map({f: v[2] for f, v in formats.items()}).to_numpy(), d.version.to_numpy(),
                 dict(m=m, n=n, k=k, a=a, b=b, format=d.gemm_dtype.to_numpy()))
 
 def attention(folder, every=1, kind="decode"):
@@ -99,7 +101,7 @@ def attention(folder, every=1, kind="decode"):
         moved = batch * length * size * (4 * heads + 2 * kv * (2 + item))
     return Rows(d.gpu.to_numpy(), d.fw.to_numpy(), d.latency.to_numpy() * 1e-3, moved,
                 4 * batch * heads * size * pairs,
-                np.where(d.attn_dtype == "fp8", "float8_e4m3fn", "bfloat16"),
+                np.where(d.attn_dtype == "fp8", "float8_e4m3fn", "bfloat16"), d.version.to_numpy(),
                 dict(batch=batch, heads=heads, kv_heads=kv, queries=queries, keys=length))
 
 # -- times ----------------------------------------------------------------------------------------------------------
@@ -112,6 +114,13 @@ def limit(rows, least=None):
         times.append(np.maximum((rows.moved if least is None else least) - kept, 0) / levels[:, i + 1])
         kept = kept + levels[:, i]
     return np.max(times, axis=0)
+
+def repeated(rows, kind):
+    "The rows in a run that finds in the caches what they can hold: with the bytes that take DRAM as long."
+    name = "attention_bytes" if kind in attention_names else "operands"
+    capacity, l2, main = rows.by_kind(lambda p, *_: (p.memory[0].capacity, *bandwidths_of(p, name))).T
+    served = np.minimum(rows.moved, capacity)
+    return replace(rows, moved=np.maximum(rows.moved - served, served / l2 * main))
 
 def estimator(rows): return np.maximum(rows.flops / 2 / 0.75 / rows.peak, rows.moved / rows.bandwidth)
 
@@ -140,8 +149,9 @@ def scaling_time(m, k, size, bandwidth, clock, engine, share):
 
 def time_of_quantized(rows, constants):
     s, chip, took = rows.shape, rows.chip, time_of_products(rows, constants)
-    for engine in set(rows.engine):
-        at = rows.engine == engine
+    engines = np.where(s["format"] == "sq", "", rows.engine)          # on which the cycles were not found
+    for engine in set(engines):
+        at = engines == engine
         took[at] += scaling_time(s["m"], s["k"], s["a"], rows.bandwidth, chip.clock, engine,
                                  constants["scaling"].value)[at]
     return took
@@ -200,42 +210,25 @@ def over_devices(rows, took):
     "The mean of the median errors of the devices."
     return np.mean([error(rows.where(rows.device == d), took[rows.device == d]) for d in set(rows.device)])
 
-heading = (f"{'device, engine':28}{'rows':>7}{'above':>7}{'limit':>8}{'share':>8}{'estim.':>8}"
-           f"{'left out':>10}{'bias':>7}{'inside':>8}{'shipped':>9}{'bias':>7}")
+def table(title, rows, formula, names):
+    "Print the errors on each device, left out of the fit, and their mean."
+    least = limit(rows)
+    times = least, share_left_out(rows, least), estimator(rows), left_out(rows, formula, names, shipped)
+    print(f"\n{title:28}{'rows':>7}{'limit':>9}{'share':>9}{'estim.':>9}{'left out':>9}", flush=True)
+    for d in sorted(set(rows.device)):
+        at = rows.device == d
+        print(f"{d:28}{at.sum():>7}", *(f"{error(rows.where(at), t[at]):>8.1%}" for t in times))
+    print(f"{'mean of the devices':35}", *(f"{over_devices(rows, t):>8.1%}" for t in times), flush=True)
 
-def table(title, rows, formula, names, sigma, label=lambda r: r.engine):
-    "Print one table, with each device left out."
-    print(f"\n{title}\n{heading}", flush=True)
-    least, took = limit(rows), left_out(rows, formula, names, shipped)
-    times = least, share_left_out(rows, least), estimator(rows), took, formula(rows, shipped)
-    inside = abs(np.log(took / rows.measured)) <= model.z80 * sigma
-    def line(name, at):
-        part, own = rows.where(at), [t[at] for t in times]
-        errors, bias = [error(part, t) for t in own], [np.median(t / part.measured) for t in own]
-        print(f"{name:28}{at.sum():>7}{(own[0] > part.measured).sum():>7}" + "".join(f"{e:>8.1%}" for e in errors[:3])
-              + f"{errors[3]:>10.1%}{bias[3]:>7.2f}{inside[at].mean():>8.0%}{errors[4]:>9.1%}{bias[4]:>7.2f}",
-              flush=True)
-    labels = label(rows)
-    for d, e in sorted(set(zip(rows.device, labels))): line(f"{d} {e}", (rows.device == d) & (labels == e))
-    for d in sorted(set(rows.device)): line(f"{d} together", rows.device == d)
-    print(f"{'mean of the devices':42}" + "".join(f"{over_devices(rows, t):>8.1%}" for t in times[:3])
-          + f"{over_devices(rows, took):>10.1%}{'':>7}{inside.mean():>8.0%}{over_devices(rows, times[4]):>9.1%}")
-    spread = np.quantile(abs(np.log(took / rows.measured)), 0.8) / model.z80
-    print(f"an interval that holds 80 % of the rows left out needs a deviation of {spread:.2f}; the model says "
-          f"{sigma:.2f}")
-
+product_names = ["start", "operands", "feed", "split"]
 def all_products(folder, every):
-    from fasterbench.predicting.expected import spread
-    table("products in bfloat16", products(folder, every), time_of_products, ["start", "operands", "feed", "split"],
-          spread["matmul"].value)
+    table("products in bfloat16", products(folder, every), time_of_products, product_names)
     table("quantized products", products(folder, every, ("fp8", "nvfp4", "sq")), time_of_quantized,
-          ["eight_bits", "scaling"], spread["quantized"].value,
-          lambda r: np.char.add(np.char.add(r.engine.astype(str), " "), r.shape["format"].astype(str)))
+          ["eight_bits", "scaling"])
 
 attention_names = dict(decode=["attention_join", "attention_bytes", "attention_step"],
                        prefill=["attention_start", "attention_bytes", "attention_block", "attention_tensor",
                                 "attention_sglang", "attention_trtllm"])
 def all_attention(folder, every):
-    from fasterbench.predicting.expected import spread
     for kind, names in attention_names.items():
-        table(f"{kind} attention", attention(folder, every, kind), time_of_attention, names, spread["attention"].value)
+        table(f"{kind} attention", attention(folder, every, kind), time_of_attention, names)

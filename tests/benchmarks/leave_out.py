@@ -1,14 +1,19 @@
 """Expected times where something was left out: a device, a family, a data set; and what each constant buys.
 
-    python tests/benchmarks/predict.py left constants [--cache DIR] [--kept] [--every N] [--rows FILE]
+    python tests/benchmarks/predict.py programs kernel_tables servers constants [--cache DIR] [--kept]
+        [--every N] [--sample N] [--rows FILE] [--record FILE]
 
 The constants are the same for all devices, families and data sets. Where something is left out, they are fitted
 again on the rest: those of AIConfigurator as `kernels.py` fits them, and those of programs, models and single
 kernels together, by least absolute errors in logarithms, from how each constant moves each row, held near what they
 are by as much as a factor of 1.35. Those of servers were chosen and not fitted: there a factor moves, the median of
-measured over expected of the rest. Intervals move with it. Families are those of kernels, of the architecture of a
-model (the first word of its name), of the engine, or of a server's model and engine. `above`: rows
-faster than their limit, by the fastest trial that is published. `needs`: the deviation that holds 80 % of the rows."""
+measured over expected of the rest. Intervals move with it. `--every` thins all but timm, which `--sample` draws.
+Families are those of kernels, of the architecture of a model (the first word of its name), of the engine, or of a
+server's model and engine. `above`: rows faster than their limit, by the fastest trial that is published. `needs`: the
+deviation that holds 80 % of the rows.
+`first`: inside the interval of a first run alone, whose lower end no repeated run moves. Where a generation is left
+out, its interval is as wide as the library makes it on an architecture that nothing was fitted on; `narrow`: without
+that. `--record` keeps the lines of these tables, without the rows, for the page of proof."""
 import csv, gzip, math, operator, pickle, re, tempfile, zlib
 from pathlib import Path
 from statistics import median
@@ -16,6 +21,7 @@ from typing import NamedTuple
 from unittest.mock import patch
 
 import numpy as np
+from fastcore.basics import groupby
 
 import kernels as singles
 import predict as proof
@@ -39,31 +45,33 @@ class Row(NamedTuple):
 # -- data sets: each makes a function that finds its rows by the constants as they are at that time -----------------
 
 def row_of(of_set, device, family, name, measured, fastest, parts, limit, peaks):
-    "The row of a program, or of one operator."
-    total = sum(t for _, t in parts)
-    doubt = model.doubt_of(parts, peaks, chip(peaks), row=len(parts) == 1)
-    return Row(of_set, device, family, name, measured, fastest, limit, total, *model.interval(total, limit, doubt))
+    "The row of a program, or of one operator: of `parts`, operators with their times in a first and a repeated run."
+    total, cached = (sum(p[i] for p in parts) for i in (1, 2))
+    doubt = model.doubt_of([p[:2] for p in parts], peaks, chip(peaks), row=len(parts) == 1)
+    ends = model.interval(total, limit, doubt, cached)
+    return Row(of_set, device, family, name, measured, fastest, limit, total, *ends)
 
 class Distinct(NamedTuple):
     "Operators of a program that differ, so that each is timed once."
     calls: list
     often: list    # How often each runs
-    passed: list   # What each level of memory serves of it, B
+    passed: list   # What each level of memory serves of it in a first run, B, and in a repeated one
 
     def parts(self, peaks):
         "Each with its expected time, at the traffic that it has in its program."
         moved = proof.from_main_memory(self.calls, peaks)
-        with patch.object(model, "expected_traffic", lambda *_: self.passed):
+        with patch.object(model, "traffic_of_runs", lambda *_: self.passed):
             times = model.expected_operator_times(self.calls, moved, peaks, chip(peaks))
-        return [(c, t.expected * n) for c, n, t in zip(self.calls, self.often, times)]
+        return [(c, t.expected * n, t.cached * n) for c, n, t in zip(self.calls, self.often, times)]
 
 def distinct(calls, peaks):
     found = {}
-    for c, passed in zip(calls, model.expected_traffic(calls, [l.capacity for l in peaks.memory[:-1]])):
+    for c, *passed in zip(calls, *model.traffic_of_runs(calls, [l.capacity for l in peaks.memory[:-1]])):
         sizes = tuple(tuple(t.bytes for t in ts) for ts in (c.reads, c.writes))
-        at = c.operator, c.shapes, c.dtypes, c.channels_last, c.transposed, sizes, tuple(map(round, passed))
-        found.setdefault(at, [c, 0, passed])[1] += 1
-    return Distinct(*map(list, zip(*found.values())))
+        at = c.operator, c.shapes, c.dtypes, c.channels_last, c.transposed, sizes, *map(round, sum(passed, []))
+        found.setdefault(at, [c, 0, *passed])[1] += 1
+    calls, often, *passed = zip(*found.values())
+    return Distinct(calls, often, passed)
 
 def timm(cache, every):
     found = []
@@ -71,10 +79,11 @@ def timm(cache, every):
         peaks = datasheet_peaks(device, "float16")
         with open(proof.shared / "timm" / f"benchmark-infer-amp-nchw-pt240-cu124-{file}.csv") as f:
             table = list(csv.DictReader(f))
-        for r in table[::every]:
+        for r in table:
             key = r["model"], int(r["infer_img_size"]), int(r["infer_batch_size"])
             there = (cache / "{}-{}-{}.pkl.gz".format(*key)).exists()
-            if proof.joined.search(key[0]) or proof.only_kept and not there: continue
+            drawn = zlib.crc32(key[0].encode()) % proof.sample == 0
+            if not drawn or proof.joined.search(key[0]) or proof.only_kept and not there: continue
             calls, measured = proof.timm_calls(cache, *key), key[2] / float(r["infer_samples_per_sec"])
             limit = sum(t.limit for t in proof.timm_times(calls, peaks, measured, False))
             found.append((device, peaks, key, distinct(calls, peaks), measured, limit))
@@ -92,7 +101,7 @@ def kernelbench(cache, every):
                 peaks = datasheet_peaks(device, "float32")
                 times = model.expected_operator_times(calls, proof.from_main_memory(calls, peaks), peaks, chip(peaks),
                                                       frozenset(["convolution", "recurrent"]))
-                parts = [(c, t.expected) for c, t in zip(calls, times)]
+                parts = [(c, *t[1:]) for c, t in zip(calls, times)]
                 family = model.family_of(max(parts, key=lambda p: p[1])[0])
                 mean, least = (float(r[f"h100_{key}_ms_{k}"]) * 1e-3 for k in ("mean", "min"))
                 yield row_of("KernelBench", device, family, name, mean, least, parts, sum(t.limit for t in times),
@@ -110,7 +119,7 @@ def neusight(cache, every):
             peaks, took = datasheet_peaks(r["Device"]), float(r["Latency"]) * 1e-3
             t = proof.warm(call, peaks)
             yield row_of("NeuSight", r["Device"], model.family_of(call), r["OPName"], took, took,
-                         [(call, t.expected)], t.limit, peaks)
+                         [(call, *t[1:])], t.limit, peaks)
     return rows
 
 def whole_models(cache, every):
@@ -155,14 +164,16 @@ def tables(cache, every):
     def rows():
         for kind, family, found, formula in kinds:
             constants = singles.shipped | model.constants
-            took, least, wide = (formula(found, constants), singles.limit(found),
-                                 math.exp(model.z80 * model.spread[family].value))
-            for device, engine, measured, limit, time in zip(found.device, found.engine, found.measured, least, took):
-                yield Row(kind, singles.devices[device], engine, engine,
-                          *map(float, (measured, measured, limit, time, max(time / wide, limit), time * wide)))
+            took, again = (formula(r, constants) for r in (found, singles.repeated(found, kind)))
+            wide = math.exp(model.z80 * model.spread[family].value)
+            columns = found.device, found.engine, found.version
+            low = np.maximum(np.minimum(took / wide, again), least := singles.limit(found))
+            times = found.measured, found.measured, least, took, low, took * wide
+            for device, engine, version, *row in zip(*columns, *(t.tolist() for t in times)):
+                yield Row(kind, singles.devices[device], engine, version, *row)
     return rows
 
-def servers(cache, every):
+def server_rows(cache, every):
     import serve as language
     from fasterbench.serving.serve_times import server_spread
     runs, wide = language.server_runs(3 * every)[0], math.exp(model.z80 * server_spread["decode"].value)
@@ -173,8 +184,6 @@ def servers(cache, every):
                       f"{r['precision']} {r['batch']} {r['version']}", r["measured"],
                       r["measured"], r["limit"], time, max(time / wide, r["limit"]), time * wide)
     return rows
-
-sets = (timm, kernelbench, neusight, whole_models, tables, servers)
 
 # -- the fit --------------------------------------------------------------------------------------------------------
 
@@ -239,12 +248,12 @@ def fit(cache, every):
     for name in ("timm", "KernelBench", "NeuSight"):
         for half, title in ((True, "the half of the fit"), (False, "the rest")):
             at = [i for i, r in enumerate(rows) if r.set == name and is_of_fit(r) == half]
-            line(f"{name}, {title}, as it is", [rows[i] for i in at])
-            line(f"{name}, {title}, refitted", [now[i] for i in at])
+            line([rows[i] for i in at], name, title, "as it is")
+            line([now[i] for i in at], name, title, "refitted")
 
 # -- what is left out -----------------------------------------------------------------------------------------------
 
-def is_measured(row): return row.high / row.low < 10                  # else it is a range from the limit
+def is_measured(row): return row.high / row.expected < 2.5             # else it is a range from the limit
 
 def version(row): return (row.family.split(", ")[1], row.name.split(" ")[-1]) if row.set == "servers" else None
 def of_server(which): return lambda r: r.family.split(", ")[which] if r.set == "servers" else None
@@ -271,25 +280,40 @@ def scaled(rows, key, common):
         f = math.exp(-median(factors[at]))
         yield r._replace(expected=r.expected * f, low=max(r.low * f, r.limit), high=max(r.high * f, r.limit))
 
-def figures(rows):
-    "Median error, bias, the deviation that 80 % need, share inside, median width, rows above their limit."
-    logs = np.array([share(r) for r in rows])
-    return (float(np.median(abs(np.exp(logs) - 1))), float(np.exp(np.median(logs))),
-            float(np.quantile(abs(logs), 0.8)) / model.z80,
-            sum(r.low <= r.measured <= r.high for r in rows) / len(rows), median(r.high / r.low for r in rows),
-            sum(r.limit > r.fastest for r in rows))
+record = []                                             # The lines that were printed
 
-heading = f"{'':34}{'rows':>6}{'above':>6}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'p90÷p10':>9}"
-def line(title, rows):
+def figures(rows):
+    """Rows, those above their limit, median errors of limit and expected, bias, the deviation that 80 % need, share
+    inside, the same of a first run, and both median widths."""
+    logs, first = [share(r) for r in rows], [max(r.expected**2 / r.high, r.limit) for r in rows]
+    return dict(rows=len(rows), above=sum(r.limit > r.fastest for r in rows),
+                limit=median(1 - r.limit / r.measured for r in rows), error=median(abs(math.exp(x) - 1) for x in logs),
+                bias=math.exp(median(logs)), needs=float(np.quantile(np.abs(logs), 0.8)) / model.z80,
+                inside=sum(r.low <= r.measured <= r.high for r in rows) / len(rows),
+                first=sum(l <= r.measured <= r.high for l, r in zip(first, rows)) / len(rows),
+                width=median(r.high / r.low for r in rows),
+                width_first=median(r.high / l for l, r in zip(first, rows)))
+
+heading = (f"{'':46}{'rows':>6}{'above':>6}{'limit':>7}{'error':>7}{'bias':>6}{'needs':>7}{'inside':>8}{'first':>7}"
+           f"{'p90÷p10':>9}{'first':>7}")
+def line(rows, of_set, what="as shipped", group=""):
+    "Print and record one line, where there are rows."
     if not rows: return
-    error, bias, needs, inside, width, above = figures(rows)
-    print(f"{title:34}{len(rows):>6}{above:>6}{error:>7.1%}{bias:>6.2f}{needs:>7.2f}{inside:>8.0%}{width:>9.2f}",
-          flush=True)
+    found = figures(rows)
+    record.append(dict(set=of_set, what=what, group=group) | found)
+    columns = "{:>6}{:>6}{:>7.1%}{:>7.1%}{:>6.2f}{:>7.2f}{:>8.0%}{:>7.0%}{:>9.2f}{:>7.2f}".format(*found.values())
+    print(f"{f'{of_set}, {what} {group}'[:46]:46}{columns}", flush=True)
 
 def moved(row, by):
     "A row whose expected time is another, by a difference in logarithms."
     f = math.exp(by)
     return row._replace(expected=row.expected * f, low=max(row.low * f, row.limit), high=max(row.high * f, row.limit))
+
+def widened(row):
+    "A row with the interval of an architecture that nothing was fitted on."
+    own = math.log(row.high / row.expected) / model.z80
+    f = math.exp(model.z80 * (math.hypot(own, model.spread["generation"].value) - own))
+    return row._replace(low=max(min(row.low, row.expected**2 / row.high / f), row.limit), high=row.high * f)
 
 def fitted_again(rows, slope, key, stays=operator.ne):
     "The rows, each by the constants of a fit on the rows whose key `stays` beside its own: those of another key."
@@ -315,6 +339,7 @@ def tables_again(every):
         thin, as_shipped = np.arange(len(rows.measured)) % 4 == 0, formula(rows, start)
         order = np.array([generation(singles.devices[d]) for d in rows.device])
         for what, labels, stays in (("a device", rows.device, np.not_equal), ("a family", rows.engine, np.not_equal),
+                                    ("a version", rows.version, np.not_equal),
                                     ("newer generations", order, np.less)):
             took = np.full(len(as_shipped), np.nan)
             for label in sorted(set(labels)):
@@ -337,56 +362,49 @@ keys = {"a device": (lambda r: r.device, operator.ne), "a family": (lambda r: (r
         "a data set": (lambda r: r.set, operator.ne), "a generation": (lambda r: generation(r.device), operator.ne),
         "newer generations": (lambda r: generation(r.device), is_older)}
 
-def biases(again):
-    "Print by how much each generation is off that a fit knew nothing of: with all others, or with older ones alone."
-    for what in ("a generation", "newer generations"):
-        found = {}
-        for (name, left_out), rows in again.items():
-            if left_out != what: continue
-            for r in rows: found.setdefault((name, generation(r.device)), []).append(share(r))
-        each = {k: median(v) for k, v in found.items() if len(v) >= 4}
-        print(f"\n{what} left out: bias in ln, of {len(each)} data sets and generations, mean square "
-              f"{math.sqrt(sum(b * b for b in each.values()) / len(each)):.2f}")
-        print(", ".join(f"{name} {g if g < 0x900 else hex(g)} {b:+.2f}" for (name, g), b in sorted(each.items())))
+def left_out(found, again):
+    "Print every data set as shipped, with each thing left out, and by family and device; return the rows."
+    print(heading)
+    for of_set, rows in groupby(found, "set").items():
+        line(rows, of_set)
+        for what in sorted(w for s, w in again if s == of_set):
+            own = [r for r in again[of_set, what] if is_measured(r)]
+            if "generation" in what:
+                line(own, of_set, f"{what}, narrow")
+                own = [*map(widened, own)]
+                for device, rest in groupby(own, "device").items(): line(rest, of_set, what, device)
+            line(own, of_set, what)
+        for by in ("device", "family", lambda r: f"{r.device}, {r.family}"):
+            for group, own in groupby(rows, by).items(): line(own, of_set, group=group)
+    return found
 
-def left(cache, every):
-    "Every data set as shipped, and with each thing left out; then by family, with the width of its interval."
-    makes, found = [make(cache, every) for make in of_fit], []
+def programs(cache, every):
+    makes, again = [make(cache, every) for make in of_fit], {}
     def shared_rows(): return [r for rows in makes for r in rows()]
     shared = shared_rows()
-    slope, again = slopes(shared, shared_rows), {}
+    slope = slopes(shared, shared_rows)
     for what, (key, stays) in keys.items():
         for r in fitted_again(shared, slope, key, stays): again.setdefault((r.set, what), []).append(r)
-    print(f"fitted: {len(shared)} rows", flush=True)
-    found = shared + list(tables(cache, every)()) + list(servers(cache, every)())
-    by_kind = {}
-    for r in found: by_kind.setdefault(r.set, []).append(r)
+    return left_out(shared, again)
+
+def kernel_tables(cache, every):
+    found, again = list(tables(cache, every)()), {}
+    by_kind = groupby(found, "set")
     for (kind, what), moves in tables_again(every).items():
         again[kind, what] = [moved(r, by) for r, by in zip(by_kind[kind], moves) if not math.isnan(by)]
         if what == "a device": again[kind, "a generation"] = again[kind, what]     # each has a generation of its own
-    print(heading)
-    for name, rows in by_kind.items():
-        line(f"{name}, as shipped", rows)
-        for what in keys: line(f"    {what} left out", [r for r in again.get((name, what), ()) if is_measured(r)])
-        for what, (key, common) in of_servers.items() if name == "servers" else ():
-            line(f"    {what} left out", list(scaled(rows, key, common)))
-    biases(again)
-    print("\nby family and device, as shipped")
-    for by in ("family", "device"):
-        for name, rows in by_kind.items():
-            groups = {}
-            for r in rows: groups.setdefault(getattr(r, by), []).append(r)
-            for group, own in sorted(groups.items()):
-                if len(own) >= 4: line(f"{name}: {group}"[:34], own)
-    return found
+    return left_out(found, again)
+
+def servers(cache, every):
+    rows = list(server_rows(cache, every)())
+    return left_out(rows, {("servers", what): list(scaled(rows, *how)) for what, how in of_servers.items()})
 
 # -- what each constant buys ----------------------------------------------------------------------------------------
 
 def constants(cache, every):
     "The error of the rows that a constant changes by a percent, without it and with it."
-    step = 1 if proof.only_kept else 40
     makes = [make(cache, n * every) for make, n in (
-        (timm, step), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
+        (timm, 1), (training, 1), (kernelbench, 1), (neusight, 2), (tables, 8))]
     def all_rows(): return [r for rows in makes for r in rows()]
     full = all_rows()
     print(f"{'constant':20}{'value':>8}{'rows':>7}{'with':>8}{'without':>9}{'inside':>8}{'without':>9}  data sets")

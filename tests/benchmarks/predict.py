@@ -1,9 +1,10 @@
 """Predictions against measurements that others published.
 
     python tests/benchmarks/predict.py PART ... [--cache DIR] [--kept] [--every N] [--sample N] [--rows FILE]
+        [--record FILE]
 
-Parts: compiled, generated, models, products, attention, here; left, fit, constants (see leave_out.py), of which
-`left` takes every data set, and writes the rows of the proof page.
+Parts: compiled, generated, models, products, attention, here; programs, kernel_tables, servers, fit, constants (see
+leave_out.py), of which the first three take every data set, and write the rows and the record of the proof page.
 Reads ../shared/data (or $FASTERBENCH_SHARED/data). Counting the timm models takes an hour the first time; counts
 are kept in DIR.
 The timm runs were measured with timm 1.0.9 under its fast norms: `pip install --no-deps --target DIR timm==1.0.9`,
@@ -341,7 +342,15 @@ def here(cache, every):
 
 parts = dict(compiled=compiled, generated=generated, models=models, products=products, attention=attention,
              here=here)
-of_leave_out = "left", "fit", "constants"
+proof_parts = "programs", "kernel_tables", "servers"
+of_leave_out = *proof_parts, "fit", "constants"
+
+def keep(path, lines, how):
+    "Write a record: a line of JSON for each line of a table; those of other data sets stay."
+    now = {l["set"] for l in lines}
+    kept = [l for l in map(json.loads, path.read_text().splitlines()) if l["set"] not in now] if path.exists() else []
+    rounded = [{k: round(v, 4) if isinstance(v, float) else v for k, v in l.items()} | dict(how=how) for l in lines]
+    path.write_text("".join(json.dumps(l, ensure_ascii=False) + "\n" for l in kept + rounded))
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -350,7 +359,8 @@ def main():
     parser.add_argument("--every", type=int, default=1, help="take every Nth row")
     parser.add_argument("--kept", action="store_true", help="leave out models whose counts are not kept yet")
     parser.add_argument("--sample", type=int, default=1, help="of timm: models whose checksum this number divides")
-    parser.add_argument("--rows", type=Path, help="of `left`: write the rows here, as JSON")
+    parser.add_argument("--rows", type=Path, help="write the rows of the proof page here, as JSON")
+    parser.add_argument("--record", type=Path, help="the record of the proof page, where data sets of now are replaced")
     given = parser.parse_args()
     global only_kept, sample
     only_kept, sample = given.kept, given.sample
@@ -359,9 +369,12 @@ def main():
     warnings.simplefilter("ignore")
     print(heading)
     import leave_out
+    rows = []
     for part in given.part:
         found = (parts.get(part) or getattr(leave_out, part))(given.cache, given.every)
-        if part == "left" and given.rows: given.rows.write_text(json.dumps(found))
+        if part in proof_parts: rows += found
+    if given.rows: given.rows.write_text(json.dumps(rows))
+    if given.record: keep(given.record, leave_out.record, f"every={given.every} sample={given.sample}")
 
 if __name__ == "__main__":
     sys.modules["predict"] = sys.modules[__name__]         # for `leave_out`, which reads its options
