@@ -143,7 +143,7 @@ def roofline(
         if len(results) > 1: show(features.comparing.series_of(results), top=top, **files)
         else: _show_result(results[0], top, group, depth, **files)
         if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
-    results = in_turn(sizes, measured, finish, "not measured: batch")
+    results = one_by_one(sizes, measured, finish, "not measured: batch")
     if results[0] is not None: finish(results)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #be0f4be6
@@ -159,7 +159,7 @@ def _check_roofline(sizes, network, compiled, kernels):
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes need a single process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
 
-def in_turn(jobs, done, finish, lacking):
+def one_by_one(jobs, done, finish, lacking):
     "Return the result of each job; where one fails or the process is ended, `finish` gets those before it."
     results = []
     try:

@@ -13,7 +13,7 @@ from typing import NamedTuple, Optional
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top,
                                  app, batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, with_unit, words)
-from ..cli.roofline_verb import (check_kernel_file, fit_found, in_turn, loaded_on_meta, optimizer_of,
+from ..cli.roofline_verb import (check_kernel_file, fit_found, one_by_one, loaded_on_meta, optimizer_of,
                                            step_named)
 from ..core import features
 from ..views.columns import as_fields
@@ -209,7 +209,7 @@ def predict_verb(
         results = _with_largest_batch(results, len(sizes))
         if len(results) == 1: show(results[0], top=top, **files)
         else: show(Predictions(features.comparing.series_of(results)), **files)
-    finish(in_turn(jobs, predicted, finish, "not predicted:"))
+    finish(one_by_one(jobs, predicted, finish, "not predicted:"))
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):

@@ -15,7 +15,7 @@ import typer
 
 from ..cli.app import (Saving, app, batch_sizes, examples, option, output, several_whole, show,
                                  usage_error, whole, with_unit)
-from ..cli.roofline_verb import in_turn
+from ..cli.roofline_verb import one_by_one
 from ..predicting.predict_verb import target_devices
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
@@ -116,6 +116,6 @@ def serve_verb(
     def stored_as(kind): return served(kind, places if len(stored) > 1 else one(places))
     def finish(found):
         show(found[0] if len(stored) == 1 else _side_by_side(dict(zip(stored, found))), json, csv, html)
-    try: found = in_turn(stored, stored_as, finish, "not estimated: weights as")
+    try: found = one_by_one(stored, stored_as, finish, "not estimated: weights as")
     except ValueError as error: usage_error(*_about_option(str(error)))
     finish(found)
