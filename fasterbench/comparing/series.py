@@ -178,8 +178,10 @@ class Series(LongView):
     @property
     def lines(self)->list[str]:
         "The times, where they go, FLOPs and memory of the whole, then the caveats, then what else differs."
-        return [*self.answers, self.told, *self.changed, *self._why, *self.worked, *self.held, *self._of_times,
+        return [*self._leading(), *self.changed, *self._why, *self.worked, *self.held, *self._of_times,
                 *self.differences]
+
+    def _leading(self, each=()): return [*self.answers, *each, self.told]
 
     @property
     def _predicted(self): return any(r.environment.get("predicted") for r in self.results)
@@ -372,7 +374,7 @@ class Series(LongView):
 
     def _page(self):
         each = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r, False)]
-        told = [*self.answers, *(each if len(each) <= 4 else []), self.told]
+        told = self._leading(each if len(each) <= 4 else [])
         held = self.held and len(self) == 2 and is_there("memory")
         tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
         return dict(lines=[*told, *self.equations, *self.changed, *self.machines, *self.worked, *self.held],

@@ -16,7 +16,7 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
 from ..cli.roofline_verb import (check_kernel_file, fit_found, one_by_one, loaded_on_meta, optimizer_of,
                                            step_named)
 from ..core import features
-from ..views.columns import as_fields
+from ..views.columns import as_fields, ratio_text
 from ..views.headline import (is_beyond_room, is_device_alone, loss_text, machine, model_name, phases_run,
                                         roofs_text)
 from ..views.origin import amount_done, devices_of, per_second, samples_of
@@ -86,8 +86,8 @@ def _speed_factors(results):
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
         factor = slow.program.time_s / fast.program.time_s
         alone = ", without sending" * (devices_of(r) > 1)
-        return (f"{at}{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
-                f"({factor / exp(half):.1f} to {factor * exp(half):.1f}{alone})")
+        times, low, high = (ratio_text(x).removeprefix("×") for x in (factor, factor / exp(half), factor * exp(half)))
+        return f"{at}{_predicted_for(fast)} is {times} × as fast as {_predicted_for(slow)} ({low} to {high}{alone})"
     return [faster(r) for r in others if _predicted_for(r) != _predicted_for(first)]
 
 def _of_each(batch, devices):
