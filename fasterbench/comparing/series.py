@@ -301,7 +301,8 @@ class Series(LongView):
         said = [[*filter(None, [time_doubt(r.timing)]), *caveat_parts(r)] for r in self.results]
         own = [[part for part in of if not all(part in other for other in said)] for of in said]
         common = [part for part in said[0] if part not in own[0]]
-        return [*(f"{label}: {doubt_line(of)}" for label, of in zip(self.labels, own) if of),
+        each = groupby([(label, doubt_line(of)) for label, of in zip(self.labels, own) if of], 1, 0)
+        return [*(f"{', '.join(labels)}: {line}" for line, labels in each.items()),
                 *filter(None, [doubt_line(common)])]
 
     @property
@@ -347,7 +348,8 @@ class Series(LongView):
     def to_dict(self)->dict:
         "Return the rows, and what the whole takes, as plain values that JSON can hold."
         rate = f"{self.unit}_per_s"
-        whole = [dict({"name": l, "batch": samples_of(r), "devices": devices_of(r), "time_s": t, rate: s},
+        whole = [dict({"name": l, "batch": samples_of(r), "devices": devices_of(r), "time_s": t,
+                       "time_iqr_s": r.program and r.program.time_iqr_s, "doubt": time_doubt(r.timing), rate: s},
                       **_program_figures(r), of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
