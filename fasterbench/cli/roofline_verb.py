@@ -143,7 +143,7 @@ def roofline(
         if len(results) > 1: show(features.comparing.series_of(results), top=top, **files)
         else: _show_result(results[0], top, group, depth, **files)
         if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
-    results = _all_measured(sizes, measured, finish)
+    results = one_by_one(sizes, measured, finish, "not measured: batch")
     if results[0] is not None: finish(results)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #be0f4be6
@@ -159,14 +159,14 @@ def _check_roofline(sizes, network, compiled, kernels):
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes need a single process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
 
-def _all_measured(sizes, measured, finish):
-    "Measure all batch sizes; where one fails or the process is ended, `finish` gets those before it."
+def one_by_one(jobs, done, finish, lacking):
+    "Return the result of each job; where one fails or the process is ended, `finish` gets those before it."
     results = []
     try:
-        for size in sizes: results.append(measured(size))
+        for job in jobs: results.append(done(job))
     except BaseException:
         if results:
-            notice(f"not measured: batch {', '.join(map(str, sizes[len(results):]))}")
+            notice(f"{lacking} {', '.join(map(str, jobs[len(results):]))}")
             finish(results)
         raise
     return results

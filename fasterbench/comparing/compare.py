@@ -70,6 +70,8 @@ class Comparison(Series):
         ratio = f"time {self._ratio}, " if self._ratio else ""
         return f"{self._verdict}{ratio}{times}; {rows}"
 
+    def _leading(self, each=()): return [self.told, *self.answers, *each]        # the verdict answers what one asks
+
     @property
     def whole(self)->Pair:
         "The whole model as a row."

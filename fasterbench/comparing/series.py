@@ -178,8 +178,10 @@ class Series(LongView):
     @property
     def lines(self)->list[str]:
         "The times, where they go, FLOPs and memory of the whole, then the caveats, then what else differs."
-        return [*self.answers, self.told, *self.changed, *self._why, *self.worked, *self.held, *self._of_times,
+        return [*self._leading(), *self.changed, *self._why, *self.worked, *self.held, *self._of_times,
                 *self.differences]
+
+    def _leading(self, each=()): return [*self.answers, *each, self.told]
 
     @property
     def _predicted(self): return any(r.environment.get("predicted") for r in self.results)
@@ -299,7 +301,8 @@ class Series(LongView):
         said = [[*filter(None, [time_doubt(r.timing)]), *caveat_parts(r)] for r in self.results]
         own = [[part for part in of if not all(part in other for other in said)] for of in said]
         common = [part for part in said[0] if part not in own[0]]
-        return [*(f"{label}: {doubt_line(of)}" for label, of in zip(self.labels, own) if of),
+        each = groupby([(label, doubt_line(of)) for label, of in zip(self.labels, own) if of], 1, 0)
+        return [*(f"{', '.join(labels)}: {line}" for line, labels in each.items()),
                 *filter(None, [doubt_line(common)])]
 
     @property
@@ -345,7 +348,8 @@ class Series(LongView):
     def to_dict(self)->dict:
         "Return the rows, and what the whole takes, as plain values that JSON can hold."
         rate = f"{self.unit}_per_s"
-        whole = [dict({"name": l, "batch": samples_of(r), "devices": devices_of(r), "time_s": t, rate: s},
+        whole = [dict({"name": l, "batch": samples_of(r), "devices": devices_of(r), "time_s": t,
+                       "time_iqr_s": r.program and r.program.time_iqr_s, "doubt": time_doubt(r.timing), rate: s},
                       **_program_figures(r), of_the_roof_pct=u, device=machine(r), roofs=_own_roofs(r))
                  for l, t, s, r, u in zip(self.labels, self.times, self.throughputs, self.results,
                                           self.whole.values("utilization_pct"))]
@@ -372,7 +376,7 @@ class Series(LongView):
 
     def _page(self):
         each = [f"{label}: {line}" for label, r in zip(self.labels, self.results) for line in step_answer(r, False)]
-        told = [*self.answers, *(each if len(each) <= 4 else []), self.told]
+        told = self._leading(each if len(each) <= 4 else [])
         held = self.held and len(self) == 2 and is_there("memory")
         tabs = [features.memory.memories_tab([r.memory for r in self.results], self.labels)] if held else []
         return dict(lines=[*told, *self.equations, *self.changed, *self.machines, *self.worked, *self.held],

@@ -8,14 +8,15 @@ __all__ = ['On', 'target_devices', 'predict_verb']
 # %% ../../nbs/predicting/predict_verb.ipynb #67430f60
 from dataclasses import replace
 from math import exp, hypot, log
-from typing import Optional
+from typing import NamedTuple, Optional
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top,
                                  app, batch_sizes, check_there, dtype_named, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, with_unit, words)
-from ..cli.roofline_verb import check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named
+from ..cli.roofline_verb import (check_kernel_file, fit_found, one_by_one, loaded_on_meta, optimizer_of,
+                                           step_named)
 from ..core import features
-from ..views.columns import as_fields
+from ..views.columns import as_fields, ratio_text
 from ..views.headline import (is_beyond_room, is_device_alone, loss_text, machine, model_name, phases_run,
                                         roofs_text)
 from ..views.origin import amount_done, devices_of, per_second, samples_of
@@ -37,11 +38,13 @@ def _sweep_row(result):
                 mfu=step.get("mfu"), hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes,
                 memory_share=room and result.memory.peak_bytes / room, largest_batch=step.get("largest_batch"))
 
-def _with_largest_batch(results):
-    "Return the predictions for one device, each with the largest batch that was found for the first."
-    most = {k: v for k, v in (results[0].environment.get("step") or {}).items() if k == "largest_batch"}
-    if not most: return results
-    return [replace(r, environment=r.environment | dict(step=r.environment["step"] | most)) for r in results]
+def _with_largest_batch(results, sizes):
+    "Return predictions for devices with `sizes` batches each, with the largest batch found for the first of a device."
+    def step(i): return results[i].environment.get("step") or {}
+    def of_device(i, r):
+        most = {k: v for k, v in step(i - i % sizes).items() if k == "largest_batch"}
+        return replace(r, environment=r.environment | dict(step=step(i) | most)) if most else r
+    return [of_device(i, r) for i, r in enumerate(results)]
 
 def _sweep_fields(results):
     "Return the fields of predictions: those of a training step only where each is one."
@@ -83,8 +86,8 @@ def _speed_factors(results):
         half = hypot(*(log(x.program.interval_s[1] / x.program.time_s) for x in (fast, slow) if x.program.interval_s))
         factor = slow.program.time_s / fast.program.time_s
         alone = ", without sending" * (devices_of(r) > 1)
-        return (f"{at}{_predicted_for(fast)} is {factor:.1f} × as fast as {_predicted_for(slow)} "
-                f"({factor / exp(half):.1f} to {factor * exp(half):.1f}{alone})")
+        times, low, high = (ratio_text(x).removeprefix("×") for x in (factor, factor / exp(half), factor * exp(half)))
+        return f"{at}{_predicted_for(fast)} is {times} × as fast as {_predicted_for(slow)} ({low} to {high}{alone})"
     return [faster(r) for r in others if _predicted_for(r) != _predicted_for(first)]
 
 def _of_each(batch, devices):
@@ -137,6 +140,12 @@ On = option("Predict for this device, or for several: names or parts of them (li
             "--on", kind=list[str], metavar="DEVICE|FILE,…")
 
 # %% ../../nbs/predicting/predict_verb.ipynb #2aa7ffad
+class _Job(NamedTuple):
+    place: str
+    batch: int|None # As asked for
+    each: int|None  # Of each device
+    def __str__(self): return self.place if self.batch is None else f"{self.place} batch {self.batch}"
+
 @app.command("predict", epilog=examples('predict torchvision:resnet50 --on "NVIDIA H100 80GB HBM3" --batch 1,8,64',
                                         "predict my_model.py:make --on peaks.json --backward --optimizer AdamW"))
 def predict_verb(
@@ -175,7 +184,8 @@ def predict_verb(
     _check_predict(sizes, places, kernels, compiled, gpus, backward)
     measured = None if like is None else saved_result(like)
 
-    def predicted(place, size):
+    def predicted(job):
+        place, asked, size = job
         net, sample = loaded_on_meta(model, shape, size, dtype_named(dtype), seq)
         step = dict(backward=backward, loss=lossy, optimizer=optimizer_of(updated, net))
         with in_the_model(model, sample, net=net):
@@ -183,7 +193,7 @@ def predict_verb(
                             launch_s=launch_s, like=measured, kernels=kernels, devices=gpus, parallel=parallel, **step)
             target = target_of(found.peaks, autocast and as_dtype(autocast))
             facts = found.environment.get("step") or {}
-            if not fit and not backward or facts.get("sharded") or size != sizes[0]: more = []
+            if not fit and not backward or facts.get("sharded") or asked != sizes[0]: more = []
             else:
                 most, line = fit_found(net, sample, found.peaks, known=found.memory, target=target,
                                        buckets=facts.get("bucket_bytes", 0), **step)
@@ -192,12 +202,14 @@ def predict_verb(
                 more = [] if known else [line]
         named = {k: v for k, v in dict(model=model, loss=loss, optimizer=optimizer).items() if v}
         return replace(found, call=found.call | named, environment=found.environment | {"hint": line for line in more})
-    sizes = [_of_each(size, gpus) for size in sizes]
-    results = [r for place in places for r in _with_largest_batch([predicted(place, size) for size in sizes])]
-    devices = ", ".join(dict.fromkeys(map(machine, results)))
-    files = dict(json=json, csv=csv, html=html, title=f"Predicted roofline of {model} on {devices}")
-    if len(results) == 1: show(results[0], top=top, **files)
-    else: show(Predictions(features.comparing.series_of(results)), **files)
+    jobs = [_Job(place, size, _of_each(size, gpus)) for place in places for size in sizes]
+    def finish(results):
+        devices = ", ".join(dict.fromkeys(map(machine, results)))
+        files = dict(json=json, csv=csv, html=html, title=f"Predicted roofline of {model} on {devices}")
+        results = _with_largest_batch(results, len(sizes))
+        if len(results) == 1: show(results[0], top=top, **files)
+        else: show(Predictions(features.comparing.series_of(results)), **files)
+    finish(one_by_one(jobs, predicted, finish, "not predicted:"))
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):

@@ -15,6 +15,7 @@ import typer
 
 from ..cli.app import (Saving, app, batch_sizes, examples, option, output, several_whole, show,
                                  usage_error, whole, with_unit)
+from ..cli.roofline_verb import one_by_one
 from ..predicting.predict_verb import target_devices
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8
@@ -50,10 +51,9 @@ def _prices_of(text):
     except ValueError: usage_error(f"{text!r} is not a list of prices, such as 2.5,3.5", "--price")
     return prices if len(prices) > 1 else prices[0]
 
-def _side_by_side(stored, served, places):
-    "Return one series of several ways to store weights: a row for each way and device."
+def _side_by_side(found):
+    "Return one series of several ways to store weights, `found` by its name: a row for each way and device."
     from fasterbench.serving.serve import of_some
-    found = {kind: served(kind, places) for kind in stored}
     options = [replace(o, weights=kind) for kind, s in found.items() for o in s.options]
     said, ways = {}, [f"{kind} weights" for kind in found]
     for way, s in zip(ways, found.values()):
@@ -62,7 +62,7 @@ def _side_by_side(stored, served, places):
     others.sort(key=lambda note: len(said[note]) == len(ways))             # what differs comes first
     notes = tuple(of_some(note, said[note], ways) for note in (origin, *others))
     roofs = tuple(dict.fromkeys(chain.from_iterable(s.roofs for s in found.values())))
-    return replace(found[stored[0]], options=tuple(options), notes=notes, roofs=roofs)
+    return replace(next(iter(found.values())), options=tuple(options), notes=notes, roofs=roofs)
 
 def _about_option(text):
     "Split an error of `serve`, which begins with its argument: what is wrong, and whose value it is; else the model's."
@@ -114,6 +114,9 @@ def serve_verb(
                      tpot=tpot, price=_prices_of(price), weights=kind or None, math=math,
                      cache_bytes=_cache_element(cache), engine=engine, network=network,
                      measured=_measured_rates(measured))
-    try: result = served(weights, one(places)) if len(stored) < 2 else _side_by_side(stored, served, places)
+    def stored_as(kind): return served(kind, places if len(stored) > 1 else one(places))
+    def finish(found):
+        show(found[0] if len(stored) == 1 else _side_by_side(dict(zip(stored, found))), json, csv, html)
+    try: found = one_by_one(stored, stored_as, finish, "not estimated: weights as")
     except ValueError as error: usage_error(*_about_option(str(error)))
-    show(result, json, csv, html)
+    finish(found)
