@@ -244,8 +244,7 @@ def _no_constant(name): raise ValueError(f"{name} is no number of JSON")
 
 def _text_of(source):
     "Return `source` if it is text, or else the text of the file that it names; and the name."
-    if not isinstance(source, str | os.PathLike):
-        raise TypeError(f"a {type(source).__name__} was given; JSON text, or the path of a file with it, is needed")
+    check_kind("source", source, str | os.PathLike, "JSON text, or the path of a file with it,")
     if isinstance(source, str) and source.lstrip("\ufeff \t\r\n").startswith(("{", "[")): return source, ""
     name = os.fspath(source)
     if len(name) > 4096 or "\n" in name: raise ValueError(f"{name[:40]!r}… is neither a path nor a JSON object")

@@ -20,7 +20,7 @@ from ..core.arguments import as_call, as_dtype, tokens_of
 from ..core.dtypes import dtype_name
 from ..core import features
 from ..core.features import absent, is_there
-from ..core.units import format_si, percent_text, positive
+from ..core.units import check_kind, format_si, percent_text, positive
 from ..engine.accelerator import accelerator, stand_in
 from ..engine.step import check_step, phases
 from .constants import row_scale
@@ -96,8 +96,7 @@ def _operator_rows(run, calls):
 def _like(like):
     "Return the measured result that `like` is or was saved as."
     found = result_from_json(like) if isinstance(like, (str, Path)) else getattr(like, "result", like)
-    if not isinstance(found, Result):
-        raise TypeError(f"like is a {type(like).__name__}, not a measured Result or the path of one")
+    check_kind("like", found, Result, "a measured Result or the path of one")
     if found.program is None or found.program.source == "predicted":
         raise ValueError("like is not a result of profile()")
     return found

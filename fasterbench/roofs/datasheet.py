@@ -227,8 +227,8 @@ def at_printed_clock(peaks:HardwarePeaks)->HardwarePeaks:
 def names_device(on)->bool:
     "Tell if `on` is the name of a device, and not peaks or their file. Raise `TypeError` for anything else."
     if isinstance(on, HardwarePeaks): return False
-    if isinstance(on, (str, Path)): return not str(on).endswith(".json") and not Path(on).is_file()
-    raise TypeError(f"on is a {type(on).__name__}; the name of a device, a file or a HardwarePeaks is needed")
+    check_kind("on", on, str | Path, "the name of a device, a file or a HardwarePeaks")
+    return not str(on).endswith(".json") and not Path(on).is_file()
 
 def as_peaks(
     on:str|Path|HardwarePeaks,           # Name of a device, the JSON file of its peaks, or the peaks

@@ -28,7 +28,8 @@ from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
 from ..roofs.hardware import HardwarePeaks, kept_free
 from ..roofs.network import NetworkPeaks, bus_factor
-from ..core.units import as_count, check_choice, format_si, not_negative, percent_text, positive
+from ..core.units import (as_count, check_choice, check_kind, format_si, not_negative, percent_text,
+                                    positive)
 from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places,
                                             requested, roofs_line)
 
@@ -391,7 +392,7 @@ def _batches(batch, several, tpot):
 def _check_server(cache_bytes, split_head, network, engine, reserve):
     "Raise for invalid arguments before anything is counted."
     if cache_bytes is not None: positive("cache_bytes", cache_bytes)
-    if not isinstance(split_head, bool): raise TypeError(f"split_head={split_head!r}: True or False is needed")
+    check_kind("split_head", split_head, bool, "True or False")
     if network is not None and not isinstance(network, NetworkPeaks):
         try: positive("network", network)
         except ValueError as error: raise ValueError(f"{error}, or NetworkPeaks") from None
@@ -406,9 +407,7 @@ def _measured_time(value):
 def _measured(given, several, batches):
     "Return the measured rates by batch or (phase, batch). Raise for a key without a point, or a value that is no rate."
     if given is None: return {}
-    if not isinstance(given, dict):
-        raise TypeError(f"measured={given!r}: a dict is needed, of tokens/s or measured results, by batch or by "
-                        "(phase, batch)")
+    check_kind("measured", given, dict, "a dict of tokens/s or measured results, by batch or (phase, batch),")
     if several and given: raise ValueError(f"measured={given!r} goes with one device and degree, not with several")
     phases = list(dict.fromkeys(phase for phase, _ in requested))
     for key, value in given.items():

@@ -6,10 +6,11 @@
 __all__ = ['rungs', 'Promised', 'SpeedOfLight', 'speed_of_light', 'bound_within', 'light_of']
 
 # %% ../../nbs/speed_of_light/bound.ipynb #931e1ae1
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import isfinite
 
-from ..core.units import format_si, positive
+from ..core.units import check_kind, format_si, positive
 from ..roofs.datasheet import as_peaks, target_of
 from ..roofs.hardware import HardwarePeaks
 from .least import Least, least_work
@@ -78,9 +79,7 @@ def speed_of_light(
     promise:"Promised|str|None"=None, # What a measurement promises; "warm", "cold", "cleared" for short; None: nothing
 )->SpeedOfLight:
     "Return the least time in which a function can be computed on a device, however it is written."
-    if not callable(model_or_function):
-        raise TypeError(f"model_or_function is a {type(model_or_function).__name__}; a torch.nn.Module or a function "
-                        "is needed")
+    check_kind("model_or_function", model_or_function, Callable, "a torch.nn.Module or a function")
     return bound_within(model_or_function, sample, on, rtol, promise)
 
 def bound_within(f, sample, on, rtol=None, promise=None, limit:float|None=None, autocast=None)->SpeedOfLight:

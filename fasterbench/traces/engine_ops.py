@@ -15,6 +15,7 @@ from typing import NamedTuple
 import torch
 
 from ..core.dtypes import itemsize
+from ..core.units import check_kind
 from .other_ops import engine_rule
 from ..work.contractions import attention_of, seen_pairs
 from ..work.rules import Flops, Shape
@@ -86,8 +87,7 @@ _names = dict(layers=("num_hidden_layers", "n_layer"), hidden=("hidden_size", "n
 def _config_values(config):
     "Return what a configuration holds. Raises `ValueError` where it is none."
     if isinstance(config, dict): return config
-    if not isinstance(config, (str, PathLike)):
-        raise TypeError(f"config={config!r}: the path of a config.json is needed, or what it holds")
+    check_kind("config", config, str | PathLike, "what a config.json holds, or its path,")
     path = Path(config)/"config.json" if Path(config).is_dir() else Path(config)
     try: values = json.loads(path.read_bytes())
     except ValueError as error: raise ValueError(f"{path} is no JSON: {error}") from None

@@ -274,8 +274,7 @@ def _file_texts(name, paths):
     raise TypeError(f"{name}={paths!r}: the path of a file is needed, or a list of these")
 
 def _one_file(name, path):
-    if path is not None and not isinstance(path, (str, os.PathLike)):
-        raise TypeError(f"{name}={path!r}: the path of a file is needed")
+    check_kind(name, path, str | os.PathLike | None, "the path of a file")
     return str(path or "")
 
 @cache

@@ -471,7 +471,7 @@ _rate, _whole = "a positive, finite number is needed", "a whole number of at lea
        f"measured={{{k!r}: …}}: the batches are 1, 8, 64, and the phases prefill, decode")
       for k in (7, "8", ("prefil", 8), ("prefill", 7), ("decode", 8, "end"))),
     (dict(measured={1: 5.0}, batch=8), ValueError, "the batches are 8,"),
-    (dict(measured=5), TypeError, "measured=5: a dict is needed"),
+    (dict(measured=5), TypeError, "measured is a int; a dict of"),
     (dict(measured={1: 5.0}, tensor_parallel=[1, 2]), ValueError, "one device and degree"),
     *((dict(batch=v), ValueError, f"batch={v!r}: {_whole}") for v in ([], 1.5, "8", 0, True)),
     (dict(batch=[8, 1.5]), ValueError, f"batch=1.5: {_whole}"),
@@ -479,7 +479,7 @@ _rate, _whole = "a positive, finite number is needed", "a whole number of at lea
     (dict(tensor_parallel=[]), ValueError, "at least one of each"),
     (dict(prompt=1.5), ValueError, f"prompt=1.5: {_whole}"),
     *((dict(reserve=v), ValueError, f"reserve={v!r}: a f") for v in ("a", nan, -0.1, 1)),
-    (dict(split_head="no"), TypeError, "split_head='no': True or False")])
+    (dict(split_head="no"), TypeError, "split_head is a str; True or False")])
 def test_what_cannot_be_is_said_at_once(wrong, error, says, monkeypatch):
     "What was given and what is valid, before a model is made."
     monkeypatch.setattr("fasterbench.serving.serve.language_model", lambda config: pytest.fail("a model was made"))
