@@ -58,10 +58,10 @@ def _amount_violations(p):
             yield f"{name} sums to {total:g}, and {summed} is {whole:g} B"
 
 def _mask_violations(p):
-    "Say if a mask leaves out more pairs than can be: a query keeps a key, and of each key a byte is read."
+    "Say if a mask leaves out more pairs than can be: of each key, and of each query, a byte is read."
     nbytes = max(p.bytes_moved or 0, p.eager_bytes or 0)
     if p.contraction_flops is None or not nbytes or p.source.startswith("ncu"): return
-    if _more(p.dense_flops, most := p.contraction_flops * nbytes):
+    if _more(p.dense_flops, most := (p.contraction_flops or nbytes) * nbytes):
         yield f"dense_flops is {p.dense_flops:g}, and at most {most:g} with its contraction_flops and bytes"
 
 def _is_between(low, value, high): return not _more(low, value) and not _more(value, high)

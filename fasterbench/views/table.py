@@ -148,7 +148,9 @@ def shown_fields(points:list[RooflinePoint])->list[Field]:
 
 _left_out = "flops", "bytes_moved", "wire_bytes"       # of several ranks, for want of room
 # Columns that a narrow table drops, in this order; those of the chart's axes stay
-_spare = "bytes_moved", "wire_bytes", "flops", "slowest_rank", "rank_min_s"
+_spare = "bytes_moved", "wire_bytes", "flops", "slowest_rank", "rank_min_s", "type"
+
+def _says_type(p): return p.name.startswith("(") or bool(p.operator) and p.operator.removeprefix("aten::") in p.name
 
 # %% ../../nbs/views/table.ipynb #489f4b4c
 def _with_ranks(shown, points):
@@ -176,7 +178,8 @@ def _fitted(points, top, shown, width):
         wide = [max(map(len, column)) for column in zip(*rows)]
         room = width - sum(wide[2:]) - gap * (len(wide) - 1)
         if wide[0] + wide[1] <= room or room >= 44: break
-    spare = sorted((f for f in shown if f.name in _spare), key=lambda f: _spare.index(f.name))
+    known = _spare if all(map(_says_type, points[:top])) else _spare[:-1]      # a type that no name says stays
+    spare = sorted((f for f in shown if f.name in known), key=lambda f: known.index(f.name))
     if room < min(32, wide[0] + wide[1]) and spare:
         return _fitted(points, top, [f for f in shown if f != spare[0]], width)
     return text_table(narrowed(rows, room, [r[0] for r in text_rows(points, shown[:1])[1:]]), left, gap)

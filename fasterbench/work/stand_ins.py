@@ -239,7 +239,7 @@ def _indices_of(name, args):
 def _check_indices(name, args):
     "Raise `ValueError` for a known index that is not in its tensor, as PyTorch does with data."
     for axis, t in _indices_of(name, args):
-        known, n = values_of(t), args[0].shape[axis]
+        known, n = values_of(t), (args[0].shape or (1,))[axis]
         if known is None or not known.numel(): continue
         with unset_fake_temporarily(): ends = [int(end) for end in unrepeated(known).aminmax()]
         left_out = args[4:] if name in _of_labels else ()
