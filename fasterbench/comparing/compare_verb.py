@@ -19,8 +19,8 @@ from ..cli.app import Rows, Top, app, examples, output, saved_result, show, usag
 def compare_verb(
     saved:Annotated[list[str], typer.Argument(metavar="FILE",
         help="Results that `--json` of roofline, run, predict, trace or ncu wrote, each of one model, device and batch "
-             "size; of more than two, each has a column. Files of count are compared with one another, without times; "
-             "those of predict have its figures, too.")],
+             "size; three or more have a column each. Files of count are compared with one another, without times; "
+             "files of predict hold the figures of count, too.")],
     top:Top=10, html:output("Write chart and table; - for standard output.")=None, csv:Rows=None,
 ):
     "Compare saved results, in total and row by row."
