@@ -654,6 +654,7 @@ def test_short_names_stay_apart(chrome, report):
     # whole words
     assert short(parts, 26) == ["…SelfAttention.Linear_*", "…ViTIntermediate.Linear_*", "…ViTSelfOutput.Linear_*"]
     assert short(parts, 20) == ["…Attention.Linear_*", "…Inter…iate.Linear_*", "…SelfOutput.Linear_*"]
+    assert short([parts[0] + " (with bytes, at least)"], 40) == ["…Linear_* (with bytes, at least)"]
     # what would look alike is longer than it was to be, or shown from where it differs
     outputs = ["ViTLayer_*.ViTOutput_*.Linear_*", "ViTLayer_*.ViTSelfOutput_*.Linear_*", "other"]
     assert short(outputs, 20) == ["…ViTOutput.Linear_*", "…SelfOutput.Linear_*", "other"]

@@ -42,7 +42,7 @@ function stem(name) {
 // A long name loses its middle.
 const middle = (text, width, start) => text.length <= width ? text
   : `${text.slice(0, Math.floor(width * start))}…${text.slice(1 - Math.ceil(width * (1 - start)))}`.replace(/…+/g, "…")
-const isPath = name => !/[<(:/]| (?!×\d+$)/.test(name)
+const isPath = name => !/[<(:/]| (?!×\d+$)/.test(name.replace(/ \([\w ,]+\)$/, ""))
 
 // The kept parts of a path, an ellipsis for what is left out between and before them.
 function gapped(parts, kept) {

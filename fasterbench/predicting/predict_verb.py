@@ -122,11 +122,20 @@ class Predictions(View):
         further = [line for line in self.caveats if "Predicted for" not in line]  # whose figures are in the rows
         loss = loss_text(first) * bool(first.environment.get("step"))
         ran = f"{model_name(first)} on {', '.join(map(machine, devices.values()))} · {phases_run(first)}{loss}"
-        above = [*self.series.answers, *_speed_factors(self.results), ran]
-        return self._sheet()._replace(fields=fields).table(above, [*roofs, *timed, *further])
+        return self._sheet()._replace(fields=fields).table([*self.headline, ran], [*roofs, *timed, *further])
 
-    def render(self, title=None): return self.series.render(title)
-    def to_dict(self): return self.series.to_dict()
+    @property
+    def headline(self)->list[str]:
+        "The highest rate, then how many times as fast one device is as another."
+        return [*self.series.answers, *_speed_factors(self.results)]
+
+    def render(self, title=None):
+        shown, said = self.series._page(), self.headline
+        again = {*said, *(self.series.changed if len(said) > len(self.series.answers) else ())}
+        lines = [*said, *(line for line in shown["lines"] if line not in again)]
+        return self.series._rendered(title, shown | dict(lines=lines))
+
+    def to_dict(self): return self.series.to_dict() | dict(headline=self.headline)
 
 # %% ../../nbs/predicting/predict_verb.ipynb #on5de1ce
 def target_devices(texts):
