@@ -130,7 +130,6 @@ def roofline(
     def measured(size):
         (net, sample), assumed = loaded if size == sizes[0] else _loaded_model(model, shape, size, what, seq)
         with job(where, parallel) as wrapped, _autocast_on(autocast, where):
-            if len(sizes) > 1 and peers.leads: notice(f"batch {size}: {sizes.index(size) + 1} of {len(sizes)}")
             net = wrapped(_compiled(net) if compiled else net)
             over = features.network.measured_with(roofs) if network else roofs
             stepped = optimizer_of(updated, net.to(where))
@@ -143,7 +142,7 @@ def roofline(
         if len(results) > 1: show(features.comparing.series_of(results), top=top, **files)
         else: _show_result(results[0], top, group, depth, **files)
         if unnamed and not html and "-" not in (json, csv): notice("no report written; --html FILE writes one")
-    results = one_by_one(sizes, measured, finish, "not measured: batch")
+    results = one_by_one(sizes, measured, finish, "not measured", "batch ")
     if results[0] is not None: finish(results)
 
 # %% ../../nbs/cli/roofline_verb.ipynb #be0f4be6
@@ -159,14 +158,17 @@ def _check_roofline(sizes, network, compiled, kernels):
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes need a single process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
 
-def one_by_one(jobs, done, finish, lacking):
+def one_by_one(jobs, done, finish, lacking, noun=""):
     "Return the result of each job; where one fails or the process is ended, `finish` gets those before it."
+    from fasterbench.engine.peers import peers
     results = []
     try:
-        for job in jobs: results.append(done(job))
+        for i, job in enumerate(jobs, 1):
+            if len(jobs) > 1 and peers.leads: notice(f"{noun}{job}: {i} of {len(jobs)}")
+            results.append(done(job))
     except BaseException:
         if results:
-            notice(f"{lacking} {', '.join(map(str, jobs[len(results):]))}")
+            notice(f"{lacking}: {noun}{', '.join(map(str, jobs[len(results):]))}")
             finish(results)
         raise
     return results

@@ -218,7 +218,7 @@ def predict_verb(
         results = _with_largest_batch(results, len(sizes))
         if len(results) == 1: show(results[0], top=top, **files)
         else: show(Predictions(features.comparing.series_of(results)), **files)
-    finish(one_by_one(jobs, predicted, finish, "not predicted:"))
+    finish(one_by_one(jobs, predicted, finish, "not predicted"))
 
 # %% ../../nbs/predicting/predict_verb.ipynb #6d18d30b
 def _check_predict(sizes, places, kernels, compiled, gpus, backward):

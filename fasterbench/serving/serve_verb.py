@@ -39,10 +39,12 @@ def _measured_rates(text):
 # %% ../../nbs/serving/serve_verb.ipynb #f4d849e5
 def _cache_element(text):
     "Return the bytes of an element of the cache; `None`: as in the model."
+    from fasterbench.serving.serve_work import short_name
     if text is None: return None
     sizes = dict(fp8=1.0, bf16=2.0, fp16=2.0)
-    if text not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
-    return sizes[text]
+    name = short_name(text)
+    if name not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
+    return sizes[name]
 
 def _prices_of(text):
     "Return the price, or one for each device."
@@ -117,6 +119,6 @@ def serve_verb(
     def stored_as(kind): return served(kind, places if len(stored) > 1 else one(places))
     def finish(found):
         show(found[0] if len(stored) == 1 else _side_by_side(dict(zip(stored, found))), json, csv, html)
-    try: found = one_by_one(stored, stored_as, finish, "not estimated: weights as")
+    try: found = one_by_one(stored, stored_as, finish, "not estimated", "weights as ")
     except ValueError as error: usage_error(*_about_option(str(error)))
     finish(found)

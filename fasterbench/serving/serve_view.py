@@ -398,7 +398,8 @@ class ServeResult(_ServingView):
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
 def first_told(p)->str:
     "Say when a request has its first token at the earliest, and how many are answered in a second, where it is known."
-    rate = f", {brief(p.requests_per_s)} requests/s" if p.requests_per_s else ""
+    often = p.requests_per_s
+    rate = f", {brief(often) if often >= 1 else written_out(often)} requests/s" if often else ""
     return f"; first token after at least {format_si(p.first_s, 's')}{rate}" if p.first_s else ""
 
 def _bounds_text(bounds_from):

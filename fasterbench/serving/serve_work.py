@@ -55,6 +55,10 @@ class Weight:
 _formats = dict(bf16=Format(16, scale=0), int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
                 mxfp4=Format(4, 32, scale=1, math=fp4_math), nvfp4=Format(4, 16, scale=1, math=fp4_math))
 
+def short_name(dtype:str)->str:
+    "Return the short name of a dtype of 16 bits; others as they are."
+    return dict(bfloat16="bf16", float16="fp16").get(dtype, dtype)
+
 # %% ../../nbs/serving/serve_work.ipynb #3eb38627
 def stored_as(
     # "bf16", "int8", "fp8", "int4", "mxfp4", "nvfp4", "int4/128" (elements of a group); None: as in the configuration
@@ -63,7 +67,7 @@ def stored_as(
 )->StoredWeights:
     "Return how weights are stored. Raise `ValueError` for a format that is not known."
     if text is None: return _as_configured(model)
-    name, _, group = str(text).partition("/")
+    name, _, group = short_name(str(text)).partition("/")
     size = int(group) if group.isdigit() else 0
     if name not in _formats or "/" in str(text) and (size < 8 or size & size - 1):
         raise ValueError(f"weights={text!r}; the formats are {', '.join(_formats)}; the elements of a group, "
