@@ -318,7 +318,8 @@ class _OfModel:
 
 def _verdicts_of(models, against):
     "Return the verdicts on the budgets of all models, as far as they are found."
-    machines = [line for m in models for line in m.about]
+    one = any(m.is_timed for m in models)                 # then no device is not true of the file
+    machines = [line for m in models for line in m.about if not (one and line == counted_alone)]
     timed = any(b.figure.kind == "seconds" for m in models for b in m.budgets)
     if against and not timed:
         machines.insert(0, f"no time is compared with {against}: no budget is a time in percent, such as "

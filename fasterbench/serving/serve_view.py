@@ -299,6 +299,10 @@ class _ServingView(View):
         end = n + 1 + len(self.changed)
         return [*lines[:n], f"{self.title}: {lines[n]}", *lines[n + 1:end]], ["", *lines[end:]]
 
+    @property
+    def _kept(self):
+        return asdict(self) | dict(headline=self.told, rows=self._sheet().records(), caveats=self.caveats)
+
 @dataclass(frozen=True, repr=False)
 class ServeResult(_ServingView):
     "Limits of a served language model on a device: points over phases and batches."
@@ -392,8 +396,7 @@ class ServeResult(_ServingView):
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        more = dict(peaks=self.peaks.to_dict(), rows=self._sheet().records(), caveats=self.caveats)
-        return dict(schema=schema, version=version) | asdict(self) | more
+        return dict(schema=schema, version=version) | self._kept | dict(peaks=self.peaks.to_dict())
 
 # %% ../../nbs/serving/serve_view.ipynb #f7f9c5e7
 def first_told(p)->str:
@@ -584,8 +587,7 @@ class ServeSeries(_ServingView):
 
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
-        return dict(schema=_series_schema, version=1) | asdict(self) | dict(
-            rows=self._sheet().records(), caveats=self.caveats)
+        return dict(schema=_series_schema, version=1) | self._kept
 
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."
