@@ -39,10 +39,10 @@ def _measured_rates(text):
 # %% ../../nbs/serving/serve_verb.ipynb #f4d849e5
 def _cache_element(text):
     "Return the bytes of an element of the cache; `None`: as in the model."
-    from fasterbench.serving.serve_work import short_name
+    from fasterbench.serving.serve_work import short_dtype
     if text is None: return None
     sizes = dict(fp8=1.0, bf16=2.0, fp16=2.0)
-    name = short_name(text)
+    name = short_dtype(text)
     if name not in sizes: usage_error(f"{text!r}; the dtypes of a cache are {', '.join(sizes)}", "--cache")
     return sizes[name]
 

@@ -55,7 +55,7 @@ class Weight:
 _formats = dict(bf16=Format(16, scale=0), int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
                 mxfp4=Format(4, 32, scale=1, math=fp4_math), nvfp4=Format(4, 16, scale=1, math=fp4_math))
 
-def short_name(dtype:str)->str:
+def short_dtype(dtype:str)->str:
     "Return the short name of a dtype of 16 bits; others as they are."
     return dict(bfloat16="bf16", float16="fp16").get(dtype, dtype)
 
@@ -67,7 +67,7 @@ def stored_as(
 )->StoredWeights:
     "Return how weights are stored. Raise `ValueError` for a format that is not known."
     if text is None: return _as_configured(model)
-    name, _, group = short_name(str(text)).partition("/")
+    name, _, group = short_dtype(str(text)).partition("/")
     size = int(group) if group.isdigit() else 0
     if name not in _formats or "/" in str(text) and (size < 8 or size & size - 1):
         raise ValueError(f"weights={text!r}; the formats are {', '.join(_formats)}; the elements of a group, "
