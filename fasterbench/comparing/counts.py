@@ -25,7 +25,7 @@ from ..views.view import LongView, Sheet, check_top, more_rows, printable
 # %% ../../nbs/comparing/counts.ipynb #cc0nts05
 @dataclass(frozen=True)
 class CountedModule:
-    "What `count` says of a module, with all that is in it."
+    "A module with all that is in it, as `count` counts it."
     name: str
     type: str
     parameters: Number
@@ -36,7 +36,7 @@ class CountedModule:
 
 @dataclass(frozen=True)
 class Counted:
-    "What a file of `count` says."
+    "A file of `count`."
     model: str
     rows: list[CountedModule]
     sample: Tensors
@@ -47,7 +47,7 @@ class Counted:
 
     @property
     def conditions(self)->dict:
-        "What was counted, and how."
+        "The model, its sample and the settings of the count."
         return dict(model=self.model, sample=sample_text(self.sample)) | self.settings
 
 def _is_count(data):
