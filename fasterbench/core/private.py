@@ -28,7 +28,6 @@ from torch._subclasses.fake_tensor import (DataDependentOutputException, Dynamic
                                            FakeTensorMode, UnsupportedOperatorException, in_kernel_invocation_manager,
                                            unset_fake_temporarily)
 from torch.autograd import Variable, _get_sequence_nr
-from torch.distributed._composable_state import _module_state_mapping
 from torch.fx._symbolic_trace import is_fx_symbolic_tracing
 from torch.nn import Module
 from torch.optim import optimizer as foreach_optimizers

@@ -20,7 +20,7 @@ from torch.autograd.graph import get_gradient_edge
 from torch.utils.hooks import RemovableHandle
 
 from ..core.arguments import copied, is_immutable
-from ..core.private import (FakeTensor, _functorch, _module_state_mapping, _unsafe_set_version_counter,
+from ..core.private import (FakeTensor, _functorch, _unsafe_set_version_counter,
                                       tree_flatten)
 from ..core.tensors import addresses, has_values, is_readable, tensor_layout, parts_of, storage_of, wrapped_by
 from ..core.units import first_names
@@ -381,7 +381,8 @@ def shard_pairs(
     held, # Ids of parameters; a module has one form of each, and a module around it may shard it
 )->list[tuple]:
     "Return the parameters of `held` that FSDP2 shards, each with its whole form, where it was gathered."
-    sharded = [m for m in list(_module_state_mapping) if isinstance(m, sharded_class())]
+    states = sys.modules.get("torch.distributed._composable_state")        # FSDP2 imports it
+    sharded = [m for m in list(states._module_state_mapping if states else ()) if isinstance(m, sharded_class())]
     params = [p for m in sharded for group in groups_of(m._get_fsdp_state()) for p in group.fsdp_params]
     pairs = [(p.sharded_param, p._unsharded_param) for p in params if hasattr(p, "_unsharded_param")]
     return [pair for pair in pairs if any(id(p) in held for p in pair)]
