@@ -233,6 +233,22 @@ def plain_warning(message, category=None, filename=None, lineno=None, file=None,
     "Print a warning as one line: no path and no code."
     notice(f"warning: {message}")
 
+# %% ../../nbs/cli/app.ipynb #obo00001
+def one_by_one(jobs, done, finish, lacking, noun=""):
+    "Return the result of each job; where one fails or the process is ended, `finish` gets those before it."
+    from fasterbench.engine.peers import peers
+    results = []
+    try:
+        for i, job in enumerate(jobs, 1):
+            if len(jobs) > 1 and peers.leads: notice(f"{noun}{job}: {i} of {len(jobs)}")
+            results.append(done(job))
+    except BaseException:
+        if results:
+            notice(f"{lacking}: {noun}{', '.join(map(str, jobs[len(results):]))}")
+            finish(results)
+        raise
+    return results
+
 # %% ../../nbs/cli/app.ipynb #eb01fac9
 def run_name(model:str, batch=None, shape=None, seq=None, dtype=None, backward=False, device="cpu", compiled=False,
              autocast=None)->str:

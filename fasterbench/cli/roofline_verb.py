@@ -20,8 +20,8 @@ from ..core.warnings import FasterbenchWarning
 
 from .app import (Depth, Device, Dtype, Group, KernelFile, Length, Loss, Model, Peaks, Quiet, Rows,
                                  Saved, Saving, Shape, Top, app, batch_sizes, check_there, device_here,
-                                 dtype_named, examples, free_name, given_peaks, is_watched, notice, option, output,
-                                 printed, roof_mismatches, run_name, saved_result, shape_given, show, switch,
+                                 dtype_named, examples, free_name, given_peaks, is_watched, notice, one_by_one, option,
+                                 output, printed, roof_mismatches, run_name, saved_result, shape_given, show, switch,
                                  usage_error, whole, words, write)
 from .ranks import check_launched, is_first, job, launched_ranks, local_device, parallel_named
 
@@ -119,7 +119,6 @@ def roofline(
     _check_roofline(sizes, network, compiled, kernels)
     where, what, shape, roofs = (device_here(local_device(device)), dtype_named(dtype), shape_given(input),
                                  given_peaks(peaks))
-    from fasterbench.engine.peers import peers
     title, remark, lossy, updated = f"Roofline of {model}", "", *step_named(backward, loss, optimizer)
     loaded = _loaded_model(model, shape, sizes[0], what, seq)           # what is wrong with it is said before all else
     unnamed = not (html or no_html)
@@ -157,21 +156,6 @@ def _check_roofline(sizes, network, compiled, kernels):
     check_kernel_file(kernels, compiled, sizes)
     if len(sizes) > 1 and launched_ranks() > 1: usage_error("several batch sizes need a single process", "--batch")
     if len(sizes) > 1: check_there("comparing", "--batch")
-
-def one_by_one(jobs, done, finish, lacking, noun=""):
-    "Return the result of each job; where one fails or the process is ended, `finish` gets those before it."
-    from fasterbench.engine.peers import peers
-    results = []
-    try:
-        for i, job in enumerate(jobs, 1):
-            if len(jobs) > 1 and peers.leads: notice(f"{noun}{job}: {i} of {len(jobs)}")
-            results.append(done(job))
-    except BaseException:
-        if results:
-            notice(f"{lacking}: {noun}{', '.join(map(str, jobs[len(results):]))}")
-            finish(results)
-        raise
-    return results
 
 def _loaded_model(model, shape, batch, dtype, seq):
     "Return the model and the sample, and what was assumed of it; a name that leads nowhere is a wrong argument."

@@ -11,10 +11,9 @@ from math import exp, hypot, log
 from typing import NamedTuple, Optional
 
 from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report, Rows, Saving, Shape, Top,
-                                 app, batch_sizes, check_there, dtype_named, option, saved_result,
+                                 app, batch_sizes, check_there, dtype_named, one_by_one, option, saved_result,
                                  shape_given, show, switch, target_device, usage_error, whole, with_unit, words)
-from ..cli.roofline_verb import (check_kernel_file, fit_found, one_by_one, loaded_on_meta, optimizer_of,
-                                           step_named)
+from ..cli.roofline_verb import (check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named)
 from ..core import features
 from ..views.columns import as_fields, ratio_text
 from ..views.headline import (is_beyond_room, is_device_alone, loss_text, machine, model_name, phases_run,

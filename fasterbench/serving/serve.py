@@ -22,7 +22,7 @@ from ..predicting.expected import generation_deviation, interval
 from ..predicting.kernel_times import Chip, attention_kernel, chip_of, missing_peaks
 from .serve_times import ServedTimes, engines, heads_of, products_of, server_spread
 from .serve_work import ModelWithoutData, configuration_of, experts_read, fact
-from .serve_work import language_model, stored_as
+from .serve_work import dtypes_16, language_model, stored_as
 from ..work.quantized_checkpoints import StoredWeights
 from ..core.dtypes import dtype_name
 from ..roofs.datasheet import as_peaks, at_printed_clock, listed_device
@@ -460,8 +460,7 @@ def _result(counted, batches, server, measured):
                        bounds)
 
 # %% ../../nbs/serving/serve.ipynb #1676d88a
-_math = dict(fp8="float8_e4m3fn", fp4="float4_e2m1fn_x2", mxfp4="float4_e2m1fn_x2", nvfp4="float4_e2m1fn_x2",
-             bf16="bfloat16", fp16="float16")
+_math = dtypes_16 | dict(fp8="float8_e4m3fn", **dict.fromkeys(("fp4", "mxfp4", "nvfp4"), "float4_e2m1fn_x2"))
 
 def _math_dtype(text, stored, dtype, peaks):
     "Return the dtype in which matrices multiply. Raise `ValueError` for one that the device has no peak of."

@@ -13,9 +13,8 @@ from typing import Annotated, Optional
 
 import typer
 
-from ..cli.app import (Saving, app, batch_sizes, examples, option, output, several_whole, show,
-                                 usage_error, whole, with_unit)
-from ..cli.roofline_verb import one_by_one
+from ..cli.app import (Saving, app, batch_sizes, examples, one_by_one, option, output, several_whole,
+                                 show, usage_error, whole, with_unit)
 from ..predicting.predict_verb import target_devices
 
 # %% ../../nbs/serving/serve_verb.ipynb #ed30fac8

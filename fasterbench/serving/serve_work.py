@@ -55,9 +55,11 @@ class Weight:
 _formats = dict(bf16=Format(16, scale=0), int8=Format(8), fp8=Format(8, math=fp8_math), int4=Format(4, 32, scale=4),
                 mxfp4=Format(4, 32, scale=1, math=fp4_math), nvfp4=Format(4, 16, scale=1, math=fp4_math))
 
+dtypes_16 = dict(bf16="bfloat16", fp16="float16")
+
 def short_dtype(dtype:str)->str:
     "Return the short name of a dtype of 16 bits; others as they are."
-    return dict(bfloat16="bf16", float16="fp16").get(dtype, dtype)
+    return next((short for short, name in dtypes_16.items() if name == dtype), dtype)
 
 # %% ../../nbs/serving/serve_work.ipynb #3eb38627
 def stored_as(
