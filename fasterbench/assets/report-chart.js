@@ -155,7 +155,8 @@ function draw(figure, i) {
   if (i) at("charts").append(frame); else frame.replaceChildren(chart)
   const bars = figure.layout.yaxis?.categoryarray?.length
   if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
-  else frame.style.maxHeight = bars ? `${44 * bars + 100}px` : ""          // a single bar is not as high as a chart
+  else Object.assign(frame.style, {maxHeight: bars ? `${44 * bars + 100}px` : "",   // a single bar is not as high as a chart,
+                                   minHeight: bars ? `${17 * bars + 70}px` : ""})   // and each of many has its name
   const caption = figure.layout.title?.text || (i ? figure.alt.split(":")[0] : "")
   if (caption) frame.prepend(element("figcaption", {textContent: caption}))
   frame.ariaLabel = figure.alt

@@ -17,7 +17,7 @@ from .pairing import Line, lines_of
 from .series import amount_texts, of_each
 from ..core.files import Facts, Number, check_schema, read_json, refuse, restored
 from ..core.units import first_names
-from ..views.columns import Field, fields
+from ..views.columns import Field, brief, fields
 from ..views.origin import sample_text
 from ..views.result import Tensors
 from ..views.view import LongView, Sheet, check_top, more_rows, printable
@@ -76,6 +76,12 @@ class _CountedLine(Line):
         alone, found = None in self.points, [n for n in self.values("flops") if n] or [0]
         return alone, (0 if alone else min(found)) - max(found)
 
+    @property
+    def growth(self):
+        "FLOPs of the last count less those of the first; 0 where one is unknown."
+        first, *_, last = (0 if p is None else p.flops for p in self.points)
+        return 0 if None in (first, last) else last - first
+
 # %% ../../nbs/comparing/counts.ipynb #cc0nts08
 _amounts = {k: fields[k] for k in ("flops", "bytes_moved")} | dict(parameters=Field("parameters", "", "parameters"))
 
@@ -126,8 +132,19 @@ class CountsCompared(LongView):
         amounts = [(f.title, of_wholes(k), f.unit) for k, f in _amounts.items()]
         amounts.append(("peak memory", [c.peak_memory for c in self.counts], "B"))
         about = by_key([c.conditions for c in self.counts])
-        return [*(of_each(what, self.labels, of, amount_texts(of, unit)) for what, of, unit in amounts),
+        flops, *others = (of_each(what, self.labels, of, amount_texts(of, unit)) for what, of, unit in amounts)
+        return [flops, *self._grown, *others,
                 *(f"{k}: {in_order(['none' if v is None else v for v in of])}" for k, of in about if len(set(of)) > 1)]
+
+    @property
+    def _grown(self):
+        "The layers of two counts whose FLOPs differ most, in a line."
+        if len(self.counts) > 2: return []
+        models = {l.name.rpartition(".")[0] for l in self.rows}       # that have layers of their own
+        layers = [l for l in self.rows[1:] if l.growth and l.name not in models]
+        layers = sorted(layers, key=lambda l: -abs(l.growth))[:3]
+        said = [f"{printable(l.name)} {'+' if l.growth > 0 else '−'}{brief(abs(l.growth), 'FLOP')}" for l in layers]
+        return [f"largest differences: {', '.join(said)}"] if said else []
 
     @property
     def caveats(self)->list[str]:

@@ -30,7 +30,7 @@ from ..roofs.hardware import HardwarePeaks, kept_free
 from ..roofs.network import NetworkPeaks, bus_factor
 from ..core.units import (as_count, check_choice, check_kind, format_si, not_negative, percent_text,
                                     positive)
-from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, decode_of, places,
+from .serve_view import (ServeOption, ServePoint, ServeResult, ServeSeries, places,
                                             requested, roofs_line)
 
 # %% ../../nbs/serving/serve.ipynb #ddbcb0b1
@@ -147,18 +147,13 @@ class _Server:
         expected = max(sum(parts.values()), limit) if parts else None
         doubt = hypot(server_spread[key[0]].value, generation_deviation(self.peaks))
         range_s = interval(expected, limit, doubt) if parts else ()
-        decode = key[0] == "decode"
-        first = self.point(("prefill", ""), 1).limit_s if decode and self.engine != "bare" else None
+        decode, served = key[0] == "decode", self.engine != "bare"
+        first = self.point(("prefill", ""), 1).limit_s if decode and served else None
         return ServePoint(*key, batch, work.context, tokens, full, needed, weights, read, other,
                           batch * work.eager_bytes, sent, limit, tokens / limit, bound, fits, expected_s=expected,
                           interval_s=range_s, parts_s=parts, eager_flops=batch * work.code_flops, first_s=first,
-                          requests_per_s=self._requests(batch, parts, expected) if decode and parts else None,
+                          requests_per_s=batch / (self.new * expected) if decode and served and parts else None,
                           least_weight_bytes=fewest)
-
-    def _requests(self, batch, parts, token_s):
-        "Return the expected requests that are answered in a second, 1/s; `None` for a program without a server."
-        if self.engine == "bare": return None
-        return batch / (self._prompt_s + decode_of(parts) + (self.new - 1) * token_s)
 
     def expected(self, key, batch):
         "Return the parts of the expected time, s: of a prompt's forward, or of a token and what a server does for it."
@@ -532,10 +527,9 @@ def _option(server, batch, tpot, price):
     def cost(rate): return price * n / 3600 / rate * 1e6 if price and rate else None
     expected, prefill = p.expected_per_s / n if p.expected_s else None, server.prompt_rate
     own = p.expected_s - p.parts_s.get("prefills", 0) if p.expected_s else None     # without the prompts of others
-    of_request = price * n / 3600 * server.new * p.expected_s / at if price and prefill else None
     return ServeOption(name, n, most, at, p.limit_s, p.expected_s, p.interval_s, p.tokens_per_s / n, expected,
                        cost(p.tokens_per_s), p.bound, p.parts_s, p.first_s, p.requests_per_s, price,
-                       cost(prefill), cost(own and at / own), of_request, server.checked)
+                       cost(prefill), cost(own and at / own), server.checked)
 
 def _batch_within(server, tpot, most):
     "Return the largest batch up to `most` whose time per token, expected or else least, is within `tpot`; 0: none."

@@ -436,7 +436,6 @@ class ServeOption(_Expected):
     price: Number|None=None  # Of a device for an hour
     input_price: Number|None=None  # Of a million tokens of prompts, by the time of their prefill
     output_price: Number|None=None # Of a million generated tokens, by the rest of the time
-    request_price: Number|None=None # Of a request: its prompt and what is generated for it
     checked: bool=True       # Whether published runs of a server on this device were compared
     weights: str=""          # How they are stored, where several ways are compared
 
@@ -456,7 +455,10 @@ class ServeOption(_Expected):
         "The devices, with an asterisk where no published run checked them."
         return self.where if self.checked else f"{self.where} *"
     @property
-    def requests_price(self)->float|None: return 1000 * self.request_price if self.request_price else None
+    def requests_price(self)->float|None:
+        "Price of 1000 requests: their prompts and what is generated for them."
+        priced = self.price and self.requests_per_s
+        return 1000 * self.price * self.devices / 3600 / self.requests_per_s if priced else None
     @property
     def interval_text(self)->str:
         "The interval of the expected tokens/s of a device, in brackets; empty where none is known."
@@ -546,14 +548,14 @@ class ServeSeries(_ServingView):
         limit = f"{best.bound}-bound limit of decode alone {format_si(best.limit_per_device)} tokens/s per device"
         sums = f"per output token {equation_of(best.expected_s, best.parts_s)}; " if best.parts_s else ""
         each = [f"{best.name}: {sums}{limit.removeprefix('-bound ')}{first_told(best)}"] if expected else []
-        def cost(o): return o.request_price or o.limit_price
-        least = min(filter(cost, options), key=cost, default=None)
+        def cost(o): return o.requests_price or o.limit_price
+        priced = [o for o in options if o.requests_price] or filter(cost, options)    # one price of all
+        least = min(priced, key=cost, default=None)
         if least is None: return [most, *each]
         where, price = f"{least.name}, batch {least.batch}", written_out(cost(least))
-        thousand = written_out(1000 * cost(least))
-        if not least.request_price: return [most, f"lowest price per 1M tokens at the limit: {where}, {price}", *each]
+        if not least.requests_price: return [most, f"lowest price per 1M tokens at the limit: {where}, {price}", *each]
         tokens = f"{written_out(least.input_price)} per 1M tokens in, {written_out(least.output_price)} out"
-        return [most, f"lowest price: {where}, {thousand} per 1000 requests; {tokens}", *each]
+        return [most, f"lowest price: {where}, {price} per 1000 requests; {tokens}", *each]
 
     def _table(self, without=()):
         return self._sheet(without).table(*self._around, unknown="")
@@ -594,7 +596,7 @@ def options_chart(series, title):
     shown = [o for o in series.options if o.batch]
     names, fig = [escape(f"{o.name}, batch {o.batch}{'' if o.fits else ': does not fit'}") for o in shown], canvas()
     fig.add_scatter(x=[o.limit_per_device for o in shown], y=names, mode="markers", name="limit",
-                    marker=dict(symbol="line-ns-open", size=18, color=ink, line=dict(width=3)))
+                    marker=dict(symbol="line-ns-open", size=14, color=ink, line=dict(width=3)))
     known = [(o, n) for o, n in zip(shown, names) if o.expected_s]
     def rate(o, s): return o.expected_per_device * o.expected_s / s
     fig.add_scatter(x=[o.expected_per_device for o, _ in known], y=[n for _, n in known], mode="markers",
@@ -608,10 +610,12 @@ def options_chart(series, title):
 # %% ../../nbs/serving/serve_view.ipynb #58991e14
 def _are_near(a, b): return isclose(a or 0, b, rel_tol=rounding)
 
-def _time_conditions(p):
+def _time_conditions(p, result):
     "Yield fields of a point or a row, and whether the others agree with them."
     yield "expected_s", not p.parts_s or _are_near(p.expected_s, max(sum(p.parts_s.values()), p.limit_s or 0))
     ends = p.interval_s
+    answered = p.requests_per_s is not None
+    yield "requests_per_s", not answered or _are_near(p.requests_per_s * result.new * (p.expected_s or 0), p.batch)
     yield "interval_s", not ends or p.expected_s and len(ends) == 2 and 0 < ends[0] <= p.expected_s <= ends[1]
 
 def _point_conditions(p, result):
@@ -625,7 +629,7 @@ def _point_conditions(p, result):
     for name, work, rate in (("mfu", p.flops, peak), ("causal_mfu", p.causal_flops, peak),
                              ("mbu", moved, result.peaks.peak_bandwidth)):
         yield name, _are_near((getattr(p, name) or 0) * rate * p.tokens, work * (p.measured_per_s or 0))
-    yield from _time_conditions(p)
+    yield from _time_conditions(p, result)
 
 def _option_conditions(o, result):
     yield "devices", o.devices
@@ -636,7 +640,7 @@ def _option_conditions(o, result):
     for name, s in dict(limit_price=o.limit_s, output_price=own).items():
         paid = s and o.price and o.price * o.devices * s / 3600
         yield name, not paid or _are_near((getattr(o, name) or 0) * o.batch, 1e6 * paid)
-    yield from _time_conditions(o)
+    yield from _time_conditions(o, result)
 
 def _served_conditions(served):
     for name in ("devices", "prompt", "new"): yield name, getattr(served, name, 1)

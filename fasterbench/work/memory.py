@@ -77,7 +77,8 @@ class Memory:
         "The peak, its parts and its place in a line."
         largest = sorted(self.parts.items(), key=lambda part: -part[1])
         parts = " + ".join(f"{format_si(b, 'B')} {name}" for name, b in largest if b > 1e-4 * self.peak_bytes)
-        return f"peak memory {self.peak} = {parts} · reached in {self.place}" if parts else f"peak memory {self.peak}"
+        known = f" = {parts}" if [*self.parts] != [allocated] else ""
+        return f"peak memory {self.peak}{known} · reached in {self.place}" if parts else f"peak memory {self.peak}"
 
     def with_buckets(self,
         nbytes:int, # Of a copy of the gradients that is held all the time

@@ -403,7 +403,7 @@ def test_devices_and_degrees():
     def at(b): return serve(big, 1024, 256, b, o.device).point("decode", b).expected_s
     assert at(o.batch) <= 0.01 < at(o.batch + 1) and o.batch < o.most_batch
     # all its time is paid by its prompts and its tokens: 1024 and 256 of a request
-    assert (1024 * o.input_price + 256 * o.output_price == pytest.approx(1e6 * o.request_price)
+    assert (1024 * o.input_price + 256 * o.output_price == pytest.approx(1e3 * o.requests_price)
             == pytest.approx(3.6 / 3600 / (o.batch / o.expected_s) * 256 * 1e6))
     assert [p.price for p in found.options] == [3.6, 3.6, 1.8, 1.8] and [p.checked for p in found.options] == [True,
         True, False, False]
