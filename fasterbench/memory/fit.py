@@ -35,8 +35,9 @@ class Fit:
     def __str__(self):
         room, most, least = format_si(self.room, "B"), *(("", "") if self.exact else ("at most ", "≥ "))
         if self.batch is None and not self.exact: return f"the largest batch that fits in {room} is unknown"
-        if self.batch is None and len(set(self.counted.values())) > 1: return f"any batch up to {_largest} fits in {room}"
-        if self.batch is None: return f"any batch fits in {room}: the memory does not grow with it"
+        if self.batch is None:
+            if len(set(self.counted.values())) > 1: return f"any batch up to {_largest} fits in {room}"
+            return f"any batch fits in {room}: the memory does not grow with it"
         if not self.batch:
             small, held = min((b, peak) for b, peak in self.counted.items() if peak < math.inf)
             return f"no batch fits in {room}: a batch of {small} takes {least}{format_si(held, 'B')}"
