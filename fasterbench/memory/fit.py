@@ -25,7 +25,7 @@ from ..work.target import Target
 class Fit:
     "Which batch fits a device."
     room: int|float          # What the device has, B
-    batch: int|None          # The largest that fits; 0: none does; None: any
+    batch: int|None          # The largest that fits; 0: none does; None: any, up to the largest that was counted
     affine: bool             # Whether the memory is affine in the batch, up to the one that fits no more
     counted: dict[int, int]  # Batch -> peak, B
     places: dict[int, str]=field(default_factory=dict)     # Batch -> place of the peak, where it is known
@@ -35,7 +35,9 @@ class Fit:
     def __str__(self):
         room, most, least = format_si(self.room, "B"), *(("", "") if self.exact else ("at most ", "≥ "))
         if self.batch is None and not self.exact: return f"the largest batch that fits in {room} is unknown"
-        if self.batch is None: return f"any batch fits in {room}: the memory does not grow with it"
+        if self.batch is None:
+            if len(set(self.counted.values())) > 1: return f"any batch up to {_largest} fits in {room}"
+            return f"any batch fits in {room}: the memory does not grow with it"
         if not self.batch:
             small, held = min((b, peak) for b, peak in self.counted.items() if peak < math.inf)
             return f"no batch fits in {room}: a batch of {small} takes {least}{format_si(held, 'B')}"

@@ -163,8 +163,8 @@ def predict_verb(
                     "--backward")=False,
     loss:Loss=None,
     optimizer:option("With --backward, also predict the update by this torch.optim optimizer.", metavar="NAME")=None,
-    gpus:whole("With --backward: predict a step on N devices, which share the batch of --batch; without it, each "
-               "has the batch of the input.", kind=int)=1,
+    gpus:whole("With --backward: predict a step on N devices, which share the batch of --batch; without --batch, "
+               "each has the batch of the input.", kind=int)=1,
     parallel:words("Use DDP or FSDP2 for --gpus.", "ddp", "fsdp", kind=str)="ddp",
     fit:switch("Also report the largest batch that fits in memory; --backward always does.", "--fit")=False,
     kernels:KernelFile=None,

@@ -183,9 +183,9 @@ def run(
     module:switch("Run SCRIPT as a module, as python -m does.", "-m")=False,
     every:whole("Profile a model again every N calls, and sooner if most of its steps take a quarter more or less time "
                 "than the profiled ones.", kind=int)=1000,
-    active:whole("Time the layers of N steps per profile, which begins after 4 calls and takes N + 4 steps or more; "
-                 "the time of the model is the median of the steps that are not profiled. A step is a forward, with "
-                 "its backward and its optimizer update if the script runs them.", kind=int)=3,
+    active:whole("Time the layers of N steps per profile. A profile begins after 4 calls and takes N + 4 steps or "
+                 "more; the time of the model is the median of the steps that are not profiled. A step is a "
+                 "forward, with its backward and its optimizer update if the script runs them.", kind=int)=3,
     peaks:Peaks=None, top:Top=10,
     html:output("Write the report here, those of further models as FILE-MODEL.html.  "
                 "[default: a name such as train.html]")=None,
