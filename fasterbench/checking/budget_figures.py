@@ -151,21 +151,26 @@ def figures_of_rounds(
     return found
 
 def _ratios(pairs):
-    "Return per layer the median ratio of the times of one round."
-    layers = pairs[0][0].keys() & pairs[0][1].keys()
-    times = {layer: [(now[layer]["time"], before[layer]["time"]) for now, before in pairs] for layer in layers}
+    "Return per layer the median ratio of the times of one round; of one that was not there before, its time alone."
+    layers, before = pairs[0][0].keys(), pairs[0][1].keys()
+    times = {layer: [(now[layer]["time"], before[layer]["time"]) for now, before in pairs] for layer in layers & before}
     timed = {layer: pairs for layer, pairs in times.items() if all(map(all, pairs))}
     def middle(values): return statistics.median(values)
-    return {layer: dict(time=middle(a / b for a, b in pairs), after=middle(a for a, _ in pairs),
-                        before=middle(b for _, b in pairs)) for layer, pairs in timed.items()}
+    new = {layer: dict(after=middle(now[layer]["time"] for now, _ in pairs)) for layer in layers - before}
+    return new | {layer: dict(time=middle(a / b for a, b in pairs), after=middle(a for a, _ in pairs),
+                              before=middle(b for _, b in pairs)) for layer, pairs in timed.items()}
+
+def _new_layer(after):
+    "Return the time of a layer that the baseline does not have: it was 0 there, and there is no ratio."
+    return dict(time=Found(None, baseline_doubt="the baseline has no such layer", before=0.0, after=after))
 
 def ratios_of_rounds(
     rounds:list[list[tuple[dict, dict]]], # Pairs of what `round_figures` gave of this version and of the other, in turn
 )->dict[str, dict[str, Found]]:
     "Return the time of each layer over that of the same layer before, round by round."
     found = figures_of_rounds(list(map(_ratios, rounds)))
-    return {layer: dict(time=replace(f["time"], before=f["before"].value, after=f["after"].value))
-            for layer, f in found.items()}
+    return {layer: dict(time=replace(f["time"], before=f["before"].value, after=f["after"].value)) if "time" in f
+            else _new_layer(f["after"].value) for layer, f in found.items()}
 
 # %% ../../nbs/checking/budget_figures.ipynb #31e0ac41
 one_draw = 1.91 # Interquartile ranges to either side of the median: 99 of 100 samples of a normal distribution
@@ -203,6 +208,7 @@ def over_saved(
     before, errors, found = round_figures(saved), errors_of_saved(saved), {}
     for layer, figures in figures_of_rounds(rounds).items():
         base, time = before.get(layer, {}).get("time"), figures["time"]
+        if layer not in before: found[layer] = _new_layer(time.value)
         if not base or not time.value or not time.interval: continue
         spread = spread_of([r[layer]["time"] for r in rounds])
         apart = 1 + math.hypot(errors[layer], one_draw * spread, changed - 1)

@@ -250,7 +250,8 @@ class Found:
     @property
     def grew(self)->bool:
         "True if more was found than at the baseline: of a time, by its whole interval."
-        return self.before is not None and (self.value > self.before if self.after is None else self.interval[0] > 1)
+        if self.before is None: return False
+        return self.interval[0] > 1 if self.interval and self.after is not None else self.change[1] > self.before
 
 @dataclass(frozen=True)
 class Verdict:
@@ -303,7 +304,7 @@ def judge(
 )->Verdict:
     "Return whether `found` keeps its budget."
     def verdict(result, why=""): return Verdict(budget, found, layer, result, why, grown)
-    if found.value is None: return verdict("cannot say", "the figure is unknown")
+    if found.value is None: return verdict("cannot say", found.baseline_doubt or "the figure is unknown")
     if found.at_least:
         if budget.comparison == "<=" and not budget.within(found.value): return verdict("broken")
         return verdict("cannot say", f"the figure is a lower bound: {found.least}")

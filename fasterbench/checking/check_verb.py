@@ -162,7 +162,7 @@ def _with_counts_before(found, settings, ref):
     try:
         with checked_out(ref) as folder, side(folder, settings) as before: counts = before("count")
     except SideError: return found
-    return {layer: {k: replace(f, before=counts.get(layer, {}).get(k)) for k, f in own.items()}
+    return {layer: {k: replace(f, before=counts[layer].get(k) if layer in counts else 0.0) for k, f in own.items()}
             for layer, own in found.items()}
 
 # %% ../../nbs/checking/check_verb.ipynb #810558ac

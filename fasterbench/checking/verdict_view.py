@@ -78,7 +78,7 @@ def _change_text(v):
 
 def _grown_text(v):
     "Name the layers that grew most, each before and after."
-    own = "itself" if v.layer else "in no layer"
+    own = "itself" if v.layer else "no layer"
     parts = [f"{name or own} {_change(before, after, _unit_of(v))}" for name, before, after in v.grown]
     return f" (most in {', '.join(parts)})" if parts else ""
 

@@ -7,6 +7,7 @@ __all__ = []
 
 # %% ../../nbs/predicting/expected.ipynb #e0000004
 import math, re
+from collections import Counter
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -29,16 +30,19 @@ def expected_traffic(
     capacities:Sequence[int],  # Of the caches, nearest first
 )->list[list[float]]:
     "Return the bytes that each cache, and main memory last, is expected to serve for each operator."
-    touched, last, found = 0, {}, []
+    touched, last, found = 0, {}, []      # last: when a storage was last touched, by the bytes touched until then
     def add(nbytes, kept):
         reach = [0.0, *kept, 1.0]      # each cache serves what it holds and those before it do not
         for i, b in enumerate(reach[1:]): served[i] += nbytes * max(b - max(reach[:i + 1]), 0.0)
     for call in trace:
-        served = [0.0] * (len(capacities) + 1)
+        served, together = [0.0] * (len(capacities) + 1), Counter()
+        for t in call.reads: together[last.get(t.storage)] += t.bytes  # what one operator touched shares the cache
         for t in call.reads:
-            distance = touched - last[t.storage] + t.bytes if t.storage in last else math.inf
+            at = last.get(t.storage)
+            distance = math.inf if at is None else touched - at + together[at]
             add(t.bytes, [min(1.0, c / distance) if distance else 1.0 for c in capacities])
-        for t in call.writes: add(t.bytes, [float(t.bytes <= c / 2) for c in capacities])
+        written = sum(t.bytes for t in call.writes)
+        for t in call.writes: add(t.bytes, [float(written <= c / 2) for c in capacities])
         touched += sum(t.bytes for t in (*call.reads, *call.writes))
         last.update((t.storage, touched) for t in (*call.reads, *call.writes))
         found.append(served)

@@ -6,6 +6,7 @@
 __all__ = ['split', 'simulate_caches']
 
 # %% ../../nbs/roofs/cache_simulation.ipynb #bc785afb
+from collections import Counter
 from collections.abc import Sequence
 
 # %% ../../nbs/roofs/cache_simulation.ipynb #98e86523
@@ -68,13 +69,13 @@ class _Walk:
         found = self.parts[block] = dead.pop() if dead else {}
         return found
 
-    def held(self, part, others):
+    def held(self, part, others, read):
         "Return the fraction of `part` that each cache holds when it is touched together with `others` (part -> bytes)."
         if not part.time: return [0.0] * len(self.capacities)
-        after, own = self.recency.since(part.time), part.nbytes
-        if self.most:        # what was touched last is taken first, and alone
-            return [held_fraction(after, after + own, c) for c in self.capacities]
-        first, last = after + self.recency.at[part.time], after + own
+        after = self.recency.since(part.time)
+        if self.most:        # what was touched last is taken first, with what else is `read` of it (time -> bytes)
+            return [held_fraction(after, after + read[part.time], c) for c in self.capacities]
+        first, last = after + self.recency.at[part.time], after + part.nbytes
         for p, n in others.items():
             if p.time <= part.time and p is not part: last += n
         return [held_fraction(first, last, c) for c in self.capacities]
@@ -113,7 +114,9 @@ def _walk_operator(walk, k, turn):
     pieces = [_divided(walk, *t) for t in touches]
     touched = {part: n for found in pieces for part, n in found}
     waiting = turn == 1 or turn == 2 and any(block in walk.written for block, *_ in reads)
-    kept = {part: walk.held(part, touched) for found in pieces[:len(reads)] for part, _ in found} if waiting else {}
+    parts, read = {part for found in pieces[:len(reads)] for part, _ in found if waiting}, Counter()
+    for part in parts: read[part.time] += part.nbytes
+    kept = {part: walk.held(part, touched, read) for part in parts}
     first = [_mean_share(found, kept) for found in pieces[:len(reads)]] if waiting else []
     for (block, *_), fractions in zip(reads, first):
         for write in walk.written.pop(block, ()): write[1] = fractions
@@ -145,8 +148,9 @@ def _levels_of(walk, reads, writes, pieces, first):
         again = all(part in seen for part, _ in parts)                 # by the same operator
         seen.update(part for part, _ in parts)
         found[0].append([n, nearest if again else fractions])
+    written = sum(n for _, n, _ in writes)
     for block, n, _ in writes:
-        found[1].append([n, [float(n <= c) for c in walk.capacities]])
+        found[1].append([n, [float(written <= c) for c in walk.capacities]])
         walk.written.setdefault(block, []).append(found[1][-1])
     return found
 
