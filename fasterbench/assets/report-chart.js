@@ -23,6 +23,9 @@ function stacked(axes, annotations, high) {
 }
 function makeRoom(layout, traces) {
   at("chart").style.setProperty("--chart", isStacked(layout) ? `${panelHeight * panelsOf(layout)}px` : "")
+  const bars = layout.yaxis?.categoryarray?.length       // one is not as high as a chart, and each of many has its name
+  Object.assign(at("chart").style, {maxHeight: bars ? `${44 * bars + 100}px` : "",
+                                    minHeight: bars ? `${(wide() ? 17 : 38) * bars + 70}px` : ""})
   const rows = Object.keys(layout).filter(k => /^yaxis/.test(k)).length > 3
   const high = !stripOf(layout, traces) ? low() && rows ? 170 : 0 : low() ? 0 : stripHeight(layout) + under()
   document.documentElement.style.setProperty("--strip", `${high}px`)
@@ -155,8 +158,6 @@ function draw(figure, i) {
   if (i) at("charts").append(frame); else frame.replaceChildren(chart)
   const bars = figure.layout.yaxis?.categoryarray?.length
   if (i) chart.style.height = `${bars ? 26 * bars + 50 : figure.layout.height ?? 220}px`
-  else Object.assign(frame.style, {maxHeight: bars ? `${44 * bars + 100}px` : "",   // a single bar is not as high as a chart,
-                                   minHeight: bars ? `${17 * bars + 70}px` : ""})   // and each of many has its name
   const caption = figure.layout.title?.text || (i ? figure.alt.split(":")[0] : "")
   if (caption) frame.prepend(element("figcaption", {textContent: caption}))
   frame.ariaLabel = figure.alt

@@ -596,7 +596,7 @@ def options_chart(series, title):
     shown = [o for o in series.options if o.batch]
     names, fig = [escape(f"{o.name}, batch {o.batch}{'' if o.fits else ': does not fit'}") for o in shown], canvas()
     fig.add_scatter(x=[o.limit_per_device for o in shown], y=names, mode="markers", name="limit",
-                    marker=dict(symbol="line-ns-open", size=14, color=ink, line=dict(width=3)))
+                    marker=dict(symbol="line-ns-open", size=9, color=ink, line=dict(width=3)))
     known = [(o, n) for o, n in zip(shown, names) if o.expected_s]
     def rate(o, s): return o.expected_per_device * o.expected_s / s
     fig.add_scatter(x=[o.expected_per_device for o, _ in known], y=[n for _, n in known], mode="markers",
