@@ -50,6 +50,14 @@ class Verb(typer.core.TyperCommand):
         check_writable(files, {name: value for name, value in ctx.params.items() if name not in written})
         return super().invoke(ctx)
 
+    def parse_args(self, ctx, args):
+        "Read the arguments; the error of `--train` names what it is called here."
+        try: return super().parse_args(ctx, args)
+        except Exception as error:
+            unknown = str(getattr(error, "option_name", "")).startswith("--train")
+            if unknown and any("--backward" in p.opts for p in self.params): error.possibilities = ["--backward"]
+            raise
+
     def get_help(self, ctx):
         def blank(match): return " " * len(match[0])
         usage, rest = re.sub(r" <(?:str|list\[str\])>", blank, super().get_help(ctx)).split("\n", 1)

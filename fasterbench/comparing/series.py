@@ -23,9 +23,9 @@ from ..roofs.point import FoldedPoint, as_one
 from ..views.columns import Field, brief, fact_text, fields
 from ..views.fold import fold, label
 from ..views.headline import (caveat_parts, divided, doubt_line, is_beyond_room, is_device_alone,
-                                        is_rate_at_most, largest_batch_text, limits_text, machine, model_name,
-                                        per_device, roofs_text, shares_of_peak, short_name, spread_text, step_answer,
-                                        time_division, time_doubt, time_text)
+                                        is_rate_at_most, largest_batch_text, limits_text, machine, memory_share,
+                                        model_name, per_device, roofs_text, shares_of_peak, short_name, spread_text,
+                                        step_answer, time_division, time_doubt, time_text)
 from ..views.origin import amount_done, conditions, devices_of, long_facts, per_second, samples_of
 from ..views.plot import canvas, dress, grid, shown
 from ..views.report import facts
@@ -119,7 +119,7 @@ def _program_figures(r):
     p, step = r.program, r.environment.get("step") or {}
     more = {k: step[k] for k in ("mfu", "hfu", "largest_batch") if k in step}
     if p is not None and p.source == "predicted": more |= dict(limit_s=p.roof_time_s, interval_s=list(p.interval_s))
-    if r.memory: more |= dict(peak_bytes=r.memory.peak_bytes)
+    if r.memory: more |= dict(peak_bytes=r.memory.peak_bytes, memory_share=memory_share(r))
     return dict(flops=p and p.flops, parameters=r.settings.get("parameters"), **more)
 
 def _main_roofs(r):

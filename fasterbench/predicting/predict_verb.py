@@ -16,8 +16,8 @@ from ..cli.app import (examples, Dtype, KernelFile, Length, Loss, Model, Report,
 from ..cli.roofline_verb import (check_kernel_file, fit_found, loaded_on_meta, optimizer_of, step_named)
 from ..core import features
 from ..views.columns import as_fields, ratio_text
-from ..views.headline import (is_beyond_room, is_device_alone, loss_text, machine, model_name, phases_run,
-                                        roofs_text)
+from ..views.headline import (is_beyond_room, is_device_alone, loss_text, machine, memory_share, model_name,
+                                        phases_run, roofs_text)
 from ..views.origin import amount_done, devices_of, per_second, samples_of
 from ..views.view import Sheet, View
 
@@ -30,12 +30,11 @@ def _sweep_row(result):
     "Return the row of a prediction: times, rate, utilization and memory; None is unknown."
     p, step, n = result.program, result.environment.get("step") or {}, devices_of(result)
     ends = (p.interval_low_s, p.interval_high_s) if p.interval_s else (p.time_s, p.time_s)
-    room = result.room
     return dict(zip(("p10", "p90"), ends), device=_predicted_for(result), batch=_batch_size(result),
                 devices=n, each=_batch_size(result) // n, limit_s=p.roof_time_s, time_s=p.time_s,
                 per_s=per_second(result, p.time_s),
                 mfu=step.get("mfu"), hfu=step.get("hfu"), peak_bytes=result.memory.peak_bytes,
-                memory_share=room and result.memory.peak_bytes / room, largest_batch=step.get("largest_batch"))
+                memory_share=memory_share(result), largest_batch=step.get("largest_batch"))
 
 def _with_largest_batch(results, sizes):
     "Return predictions for devices with `sizes` batches each, with the largest batch found for the first of a device."
@@ -52,7 +51,7 @@ def _sweep_fields(results):
     rate, held, most = f"expected {unit}/s", "memory", "≤ " * (n > 1)
     if any(map(is_device_alone, results)): rate = f"{unit}/s of the device"
     if n > 1: rate, held = f"≤ {unit}/s of {n}", "unsharded memory" if steps[0]["sharded"] else "memory each"
-    of_no_step = ({"memory_share"} if all(steps) else {"mfu", "hfu"}) | ({"devices", "each"} if n == 1 else set())
+    of_no_step = (set() if all(steps) else {"mfu", "hfu"}) | ({"devices", "each"} if n == 1 else set())
     left_out = of_no_step | ({"largest_batch"} if not any("largest_batch" in (s or {}) for s in steps) else set())
     known = as_fields(f"""
         device        |          | device     | text
@@ -112,7 +111,8 @@ class Predictions(View):
         several, first = len(devices) > 1, self.results[0]
         one_each = len(devices) == len(self.results)                         # the ranges are below, in words
         said = {"device"} if not several else {"p10", "p90"} if one_each else set()
-        left_out = {"hfu", "devices", "largest_batch", *without} | said
+        share = "memory_share" if first.environment.get("step") else ""    # beside MFU there is no room for it
+        left_out = {"hfu", "devices", "largest_batch", share, *without} | said
         fields = {k: f for k, f in _sweep_fields(self.results).items() if k not in left_out}
         roofs = [f"roofs{f' of {k}' if several else ''}: {roofs_text(r.peaks, (*r.points, *r.ops))}"
                  for k, r in devices.items()]

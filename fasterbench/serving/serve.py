@@ -499,8 +499,9 @@ def _server(counted, on, lies, network, math, engine, reserve):
 
 # %% ../../nbs/serving/serve.ipynb #5e000012
 def _series(counted, servers, batches, tpot, prices):
-    "Return a row for each device, degree and batch."
+    "Return a row for each device, degree and batch; one for those that are asked for twice."
     rows, said = [_option(s, b, tpot, price) for s, price in zip(servers, prices) for b in batches or [None]], {}
+    rows = [row for i, row in enumerate(rows) if row not in rows[:i]]
     for server in servers:
         for note in _serve_notes(counted.model, counted.asked, server, None):
             if not note.startswith(_per_device): said.setdefault(note, {})[_served_device(server)] = True
@@ -521,9 +522,10 @@ def _option(server, batch, tpot, price):
     "Return the row of one device and degree."
     n, most = server.layout.devices, _most_batch(server)
     name = _served_device(server)
+    if most == 0 and not batch: return ServeOption(name, n, most)
     at = batch or _batch_within(server, tpot, most if most is not None else _largest)
-    if not at: return ServeOption(name, n, most)
-    p = server.point(("decode", "middle"), at)
+    p = server.point(("decode", "middle"), at or 1)
+    if not at: return ServeOption(name, n, most, None, p.limit_s, p.expected_s, p.interval_s, checked=server.checked)
     def cost(rate): return price * n / 3600 / rate * 1e6 if price and rate else None
     expected, prefill = p.expected_per_s / n if p.expected_s else None, server.prompt_rate
     own = p.expected_s - p.parts_s.get("prefills", 0) if p.expected_s else None     # without the prompts of others

@@ -422,7 +422,7 @@ class ServeOption(_Expected):
     device: str
     devices: int             # That share the model
     most_batch: int|None     # The largest batch that fits; None: the memory is unknown
-    batch: int|None=None     # Of the following; None: nothing fits, or stays within the time per token
+    batch: int|None=None     # Of the following; None: nothing fits, or one request, whose times follow, takes too long
     limit_s: Number|None=None    # Least time of a step, s
     expected_s: Number|None=None # Time per output token of a request, s
     interval_s: tuple[Number, ...]=() # From p10 to p90 of it, s
@@ -527,10 +527,12 @@ class ServeSeries(_ServingView):
         what = f"{self.prompt} prompt tokens, {self.new} new tokens; {batch}{within}"
         roofs = [f"roofs: {'; '.join(self.roofs)}"] if self.roofs else []
         some = [o for o in self.options if o.most_batch]
-        without = {"weights and the cache of one sequence do not fit": [o for o in self.options if o.most_batch == 0],
-                   f"{batch} does not fit": [o for o in some if not o.fits],
-                   "one request alone takes longer per token than that": [o for o in some if not o.batch]}
-        said = [f"{why}: {', '.join(o.name for o in options)}" for why, options in without.items() if options]
+        larger = f"{batch} does not fit" if len(sizes) < 2 else "does not fit"
+        without = {"weights and the cache of one sequence do not fit": [
+                       o.name for o in self.options if o.most_batch == 0],
+                   larger: [self._label(o) for o in some if not o.fits],
+                   "one request alone takes longer per token than that": [_alone_text(o) for o in some if not o.batch]}
+        said = [f"{why}: {', '.join(dict.fromkeys(names))}" for why, names in without.items() if names]
         unchecked = ["* no published run of a server checked this device"] if not all(o.checked for o in some) else []
         return [*self.told, what, *self.changed, *said, *unchecked, *roofs]
 
@@ -568,10 +570,14 @@ class ServeSeries(_ServingView):
     def changed(self)->list[str]:
         "The expected rate of a device over that of the first row, with its interval, of six rows at most."
         first, *others = self.options
-        told = [f"{o.name} {ratio_text(r['ratio'])} ({r['ratio_interval']})" for o in others
+        told = [f"{self._label(o)} {ratio_text(r['ratio'])} ({r['ratio_interval']})" for o in others
                 if "ratio_interval" in (r := self._ratio(o))]
-        what = f"expected tokens/s of a device over those of {first.name}"
+        what = f"expected tokens/s of a device over those of {self._label(first)}"
         return [f"{what}: {', '.join(told)}"] if 0 < len(told) < 6 else []
+
+    def _label(self, o):
+        "Name a row: its devices and weights, and its batch where another row has the same."
+        return f"{o.name}, batch {o.batch}" if sum(o.name == other.name for other in self.options) > 1 else o.name
 
     def _ratio(self, o):
         "Return the expected rate of a device over that of the first row, and its interval; empty where one is unknown."
@@ -590,6 +596,11 @@ class ServeSeries(_ServingView):
     def to_dict(self)->dict:
         "Return everything as plain values that JSON can hold."
         return dict(schema=_series_schema, version=1) | self._kept
+
+def _alone_text(o):
+    "Name a row with the time per token of one request."
+    s = o.expected_s or o.limit_s
+    return f"{o.name} ({format_si(s, 's')})" if s else o.name
 
 def options_chart(series, title):
     "Draw tokens per second of a device, limit and expected, for each row."
@@ -633,12 +644,12 @@ def _point_conditions(p, result):
 
 def _option_conditions(o, result):
     yield "devices", o.devices
-    yield "batch", bool(o.batch) == (o.limit_s is not None)
+    yield "batch", o.limit_s is not None if o.batch else o.limit_per_device is None
     own = o.expected_s and o.expected_s - o.parts_s.get("prefills", 0)     # without the prompts of others
     for name, s in dict(limit_per_device=o.limit_s, expected_per_device=o.expected_s).items():
-        yield name, s is None or _are_near((getattr(o, name) or 0) * o.devices * s, o.batch)
+        yield name, s is None or _are_near((getattr(o, name) or 0) * o.devices * s, o.batch or 0)
     for name, s in dict(limit_price=o.limit_s, output_price=own).items():
-        paid = s and o.price and o.price * o.devices * s / 3600
+        paid = o.batch and s and o.price and o.price * o.devices * s / 3600
         yield name, not paid or _are_near((getattr(o, name) or 0) * o.batch, 1e6 * paid)
     yield from _time_conditions(o, result)
 

@@ -298,10 +298,14 @@ def limits_text(limits)->list[str]:
     told = [f"{name} {format_si(s, 's')}, {brief(nbytes, 'B')}" for name, s, nbytes in limits]
     return [f"minimum times at the roofs: {' · '.join(told)}"] if told else []
 
-def is_beyond_room(result)->bool:
-    "Tell if the peak is more than the memory of the device, where both are known; that of shards is not."
+def memory_share(result)->float|None:
+    "Return the peak over the memory of the device, where both are known; that of shards is not."
     known = result.room and result.memory and not result.environment.get("step", {}).get("sharded")
-    return bool(known and result.memory.peak_bytes > result.room)
+    return result.memory.peak_bytes / result.room if known else None
+
+def is_beyond_room(result)->bool:
+    "Tell if the peak is more than the memory of the device."
+    return (memory_share(result) or 0) > 1
 
 def shares_of_peak(result)->list[str]:
     "Return the MFU of a predicted training step, and its HFU where that is another."

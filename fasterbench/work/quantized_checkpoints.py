@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from operator import itemgetter
 
+from fastcore.basics import groupby
 from torch import nn
 
 from ..core.dtypes import dtype_name
@@ -504,12 +505,15 @@ class StoredWeights:
     bytes: dict[str, float]=field(default_factory=dict) # Name of a parameter -> B
     formats: tuple[Format, ...]=() # Their formats
     unknown: tuple[str, ...]=() # Names in the configuration that match no module
+    kept: dict[str, str]=field(default_factory=dict) # Last names of matrices that stay as the model has them -> dtype
 
     @property
     def text(self)->str:
-        "The bits of their elements, with the scales where all have one format: \"4 and 8 bits\"."
-        if len(self.formats) == 1: return self.formats[0].text
-        return " and ".join(f"{b:.3g}" for b in sorted({f.bits for f in self.formats})) + " bits"
+        "The bits of their elements, of one format with its scales, and what stays: \"8 bits (lm_head in float16)\"."
+        bits = " and ".join(f"{b:.3g}" for b in sorted({f.bits for f in self.formats})) + " bits"
+        if len(self.formats) == 1: bits = self.formats[0].text
+        stays = [f"{', '.join(names)} in {dtype}" for dtype, names in groupby(self.kept.items(), 1, 0).items()]
+        return f"{bits} ({'; '.join(stays)})" if stays else bits
     @property
     def math(self)->str:
         "The dtype that multiplies; of several the narrowest, which a limit needs."
@@ -531,7 +535,8 @@ class StoredWeights:
     def with_part(self, path:str, other:"StoredWeights")->"StoredWeights":
         "Return these and the weights of the model at `path`."
         inner = {f"{path}.{n}" if path else n: b for n, b in other.bytes.items()}
-        return StoredWeights(self.bytes | inner, self.formats + other.formats, self.unknown + other.unknown)
+        return StoredWeights(self.bytes | inner, self.formats + other.formats, self.unknown + other.unknown,
+                             self.kept | other.kept)
 
     def parameter_bytes(self, model:nn.Module)->int:
         "Return the bytes of all parameters of a model."
@@ -558,17 +563,26 @@ def _reader(q):
 def _in_format(names, format_of):
     "Return the stored weights of matrices that have a format."
     found, used, weights = {}, {}, dict(names.model.named_parameters())    # of tied ones the first alone, the table's
+    taken, stays, head = {}, {}, names.head
     matrices = [p for n, p in weights.items() if any(not m.is_table for m in names.matrices.get(n, ()))]
     frozen = not all(p.requires_grad for p in matrices)            # then those that take a gradient are adapters
     for name, p in weights.items():
         packed = p.itemsize == 1 or bytes_held(p) != p.numel() * p.itemsize         # by a library already
         whole = p.is_floating_point() and not packed and not (frozen and p.requires_grad)
         formats = [(m, format_of(m)) for m in names.matrices.get(name, ())] if whole else []
+        for m, f in formats:
+            for path in sorted(head) if m.module in head else [m.module]:
+                (taken if f else stays)[_last_name(path)] = dtype_name(p.dtype)
         if not any(f for _, f in formats): continue
         used |= dict.fromkeys(f for _, f in formats if f)
         found[name] = sum(m.times * (f.bytes(m.outputs, m.inputs) if f else m.outputs * m.inputs * p.itemsize)
                           for m, f in formats)
-    return StoredWeights(found, tuple(used), tuple(names.unknown))
+    kept = {f"some {n}" if n in taken else n: dtype for n, dtype in stays.items()}
+    return StoredWeights(found, tuple(used), tuple(names.unknown), kept)
+
+def _last_name(path):
+    "Return the last part of a module's name, of a numbered one with its number: \"projector.0\"."
+    return re.sub(r".*\.(?=[^.\d])", "", path)
 
 # %% ../../nbs/work/quantized_checkpoints.ipynb #76a6d4f9
 def stored_weights(
