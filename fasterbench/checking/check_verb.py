@@ -245,19 +245,22 @@ def _is_figure(v):
     return v.found.value is not None and not v.found.at_least
 
 def _updated(document, verdicts):
-    "Return `document` with the limits moved to what was found; what is unknown or inconclusive keeps its limit."
-    groups = groupby(verdicts, lambda v: (v.budget.model, v.budget.layer, v.budget.figure.name))
+    """Return `document` with the limits moved to what was found, and which were: each with the old and the new one.
+
+    What is unknown or inconclusive keeps its limit."""
+    moved, groups = [], groupby(verdicts, lambda v: (v.budget.model, v.budget.layer, v.budget.figure.name))
     for (model, layer, figure), own in groups.items():
-        known = all(map(_is_figure, own))
+        known, name = all(map(_is_figure, own)), " ".join(filter(None, (model, layer, figure)))
         if not known or any(v.shown == "inconclusive" for v in own):
-            name = " ".join(filter(None, (model, layer, figure)))
             why = "it is inconclusive" if known else "the figure is a lower bound or unknown"
             notice(f"{name} keeps its limit: {why}")
             continue
         table = document[model]["layers"][layer] if layer else document[model]
-        table[figure] = _limit_of(own)
+        old, new = table.get(figure), _limit_of(own)
+        if old not in (None, new): moved.append(f"{name} {old} → {new}")
+        table[figure] = new
     import tomlkit
-    return tomlkit.dumps(document)
+    return tomlkit.dumps(document), moved
 
 # %% ../../nbs/checking/check_verb.ipynb #7163da18
 no_baseline = "no baseline; --against GIT_REF or --against RESULT.json gives one"
@@ -414,7 +417,7 @@ def check(
         view = _judged(models, against, rounds, False if no_progress else None, keep, finish)
     except BudgetError as error: usage_error(str(error), "BUDGETS")
     except SideError as error: usage_error(str(error), "--against")
-    text = _updated(document, view.verdicts) if update else ""
+    if update: text, view.moved = _updated(document, view.verdicts)
     finish(view, (lambda: print_text(text.rstrip())) if init else view.summary)
     if update: write(budgets, lambda: text)
     raise typer.Exit(0 if update else _code(view.verdicts))

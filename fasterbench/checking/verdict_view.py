@@ -132,7 +132,7 @@ class Verdicts(View):
     def __init__(self,
         verdicts:list[Verdict],
         machines:Sequence[str]=(), # Lines on the devices and the roofs that the figures are from
-    ): self.verdicts, self.machines = verdicts, list(dict.fromkeys(machines))
+    ): self.verdicts, self.machines, self.moved = verdicts, list(dict.fromkeys(machines)), []
 
     @property
     def models(self)->list[str]:
@@ -148,7 +148,7 @@ class Verdicts(View):
     def told(self)->str:
         "How many budgets are kept, broken and inconclusive."
         counts = [(n, sum(v.shown == n for v in self.verdicts)) for n in _drawn]
-        return ", ".join(f"{n} {name}" for name, n in counts if n)
+        return "under the old limits: " * bool(self.moved) + ", ".join(f"{n} {name}" for name, n in counts if n)
 
     def _name(self, v, limit=True):
         "Return the model, unless it is in the title, the layer, the figure and the limit of a verdict."
@@ -187,8 +187,9 @@ class Verdicts(View):
 
     @property
     def answers(self)->list[str]:
-        "How many budgets are kept; which are broken, which times longer; why the first others are inconclusive."
-        return [self.told, *self.broken, *self.slower, *self.undecided[:2]]
+        "How many budgets are kept; which are broken, which limits moved; why the first others are inconclusive."
+        moved = [f"limits moved: {'; '.join(self.moved)}"] * bool(self.moved)
+        return [self.told, *moved, *self.broken, *self.slower, *self.undecided[:2]]
 
     def _table(self):
         rows = list(map(verdict_row, self.verdicts))

@@ -114,7 +114,7 @@ def _print_watched(model, result, top):
 
 # %% ../../nbs/running/run_verb.ipynb #6ce4a401
 def _report(models, script, top, html, json):
-    "Print and write what was found of each model."
+    "Print and write what was found of each model; return all that were found."
     found = models.found()
     sampled = [m for m in found if m.result is not None]
     for i, model in enumerate(sampled):
@@ -127,20 +127,36 @@ def _report(models, script, top, html, json):
         _print_watched(model, result, top)
     for model in found:
         if model.result is None or model.problems: notice(_unsampled(model))
-    if not found: notice(_no_model(script))
+    return found
 
-def _no_model(script):
+def _no_model(script, failure):
     from fasterbench.running.program import has_compiled
     compiled = ", unless inside a compiled function: calls there are not seen" if has_compiled() else ""
-    return f"{script} called no module with parameters{compiled}"
+    called = f"ended with {failure} before it called a" if failure else "called no"
+    return f"{script} {called} module with parameters{compiled}"
+
+def _no_torch(script, failure):
+    if failure: return f"{script} ended with {failure} before it imported torch"
+    return f"{script} did not import torch, so there is no model to report"
+
+def _failure(error):
+    "Say what ended a script early: `exit code 2`, `ValueError`; empty where nothing did."
+    if not isinstance(error, SystemExit): return type(error).__name__ if error else ""
+    return f"exit code {error.code if isinstance(error.code, int) else 1}" if error.code else ""
+
+def _misplaced(args):
+    "Say which arguments of a script that failed are options of `run`; empty without any."
+    own = {name for p in typer.main.get_command(app).commands["run"].params for name in p.opts if name[0] == "-"}
+    found = ", ".join(a for a in args if a.partition("=")[0] in own)
+    return f"; {found} after SCRIPT went to the script: options of run stand before SCRIPT" if found else ""
 
 def _stem(script): return Path(script).name.removesuffix(".py")
 
 # %% ../../nbs/running/run_verb.ipynb #aef6facb
 class Program:
     "A script with its models watched; a call of it runs it."
-    def __init__(self, start, script, options, report):
-        self.start, self.script, self.options, self.report = start, script, options, report
+    def __init__(self, start, script, args, options, report):
+        self.start, self.script, self.args, self.options, self.report = start, script, args, options, report
         self.models, self.process, self.folder = None, os.getpid(), os.getcwd()
 
     def watch(self):
@@ -160,16 +176,21 @@ class Program:
         finally:
             if os.getpid() == self.process: self.end(failed)
 
+    def tell(self, what, failed):
+        "Say what the script did not do, and why."
+        failure = _failure(failed[1])
+        notice(what(self.script, failure) + (_misplaced(self.args) if failure else ""))
+
     def end(self, failed):
         "Stop watching, and write the reports in the folder where the script started."
-        if self.models is None: return notice(f"{self.script} did not import torch, so there is no model to report")
+        if self.models is None: return self.tell(_no_torch, failed)
         here = os.getcwd()
         try:
             self.models.__exit__(*failed)
             sys.stdout.flush()
             os.chdir(self.folder)
-            with terminated_as_interrupted():
-                if is_first(): self.report(self.models)          # of several ranks the first one
+            with terminated_as_interrupted():                   # of several ranks the first one reports
+                if is_first() and not self.report(self.models): self.tell(_no_model, failed)
         except Terminated as end: raise SystemExit(end.code) from None
         except Exception as error: notice(f"no report: {type(error).__name__}: {error}")
         finally: os.chdir(here)
@@ -199,5 +220,5 @@ def run(
     page = None if no_html else html or ""
     def report(models): return _report(models, script, top, page, json)
     start = run_module if module else run_script
-    return Program(lambda: start(script, args or []), script,
+    return Program(lambda: start(script, args or []), script, args or [],
                    dict(every=every, active=active, peaks=given_peaks(peaks)), report)

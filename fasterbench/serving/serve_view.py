@@ -14,12 +14,12 @@ from math import isclose, log10
 from fastcore.basics import groupby
 
 from ..core.files import Number, check_schema, refuse, restored
-from ..core.units import format_count, format_si, percent_text, scale_of
+from ..core.units import format_count, format_si, percent_text
 from ..roofs.hardware import HardwarePeaks, checked_peaks
 from ..roofs.violations import rounding
 from ..timing.certainty import half_width, ratio_factor
 from ..views.columns import as_fields, brief, ratio_text, written_out
-from ..views.headline import highest_clock
+from ..views.headline import highest_clock, in_unit_of
 from ..views.plot import bounds, canvas, dress, grid, hues, log_axis
 from ..views.roof_lines import ink
 from ..views.page import pairs_of
@@ -34,9 +34,9 @@ def decode_of(parts:dict[str, float])->float|None:
 
 def equation_of(expected:float, parts:dict[str, float])->str:
     "Return an expected time per output token as a sum: its decode, the prefill of other requests, and the rest."
-    scale, decode, others = scale_of(expected, "s"), decode_of(parts), parts.get("prefills", 0)
+    text, decode, others = in_unit_of(expected), decode_of(parts), parts.get("prefills", 0)
     terms = {"decode": decode, "prefill of other requests": others, "rest": expected - decode - others}
-    said = " + ".join(f"{s / scale:.3g} {name}" for name, s in terms.items() if s >= 0.0005 * expected)
+    said = " + ".join(f"{text(s)} {name}" for name, s in terms.items() if s >= 0.0005 * expected)
     return f"{format_si(expected, 's')} = {said}"
 
 places = {"middle": "mid-decode", "end": "end of decode"}   # In the output of a request

@@ -108,14 +108,14 @@ def _of_window(spent, total):
     whole = share_texts(dict(all=sum(s for _, s in spent)), total).get("all", "less than 0.1 %")
     return f"{whole} of the window ({', '.join(shown)}{more})"
 
-def _how_many(found, by):
-    "Say of how many traces the whole is the mean or the sum, in words that follow the name of the model."
+def _how_many(found):
+    "Say of how many traces the whole is the mean, in words that follow the name of the model."
     devices = max(len(r.spent) for r in found)
     of_devices = f", mean of {devices} GPUs" if devices > 1 else ""
     if len(found) == 1: return of_devices
     ranks = {r.rank for r in found} - {None}
     kind = "ranks" if len(ranks) == len(found) else "traces"
-    return f"{of_devices}, {'sum' if by == 'rank' else 'mean'} of {len(found)} {kind}"
+    return f"{of_devices}, mean of {len(found)} {kind}"
 
 _kinds = dict(module="modules", operator="ops", kernel="kernels", collective="collectives", rank="program")
 
@@ -221,9 +221,8 @@ def _trace_result(found, by, peaks):
     device = _only_device(found)
     _check_different(found)
     peaks, by = peaks or found[0].peaks, by or _finer(found)
-    n = 1 if by == "rank" else len(found)           # rows of ranks add up to the whole, and all else is a mean
+    n, by_rank = len(found), _transfers_by_rank(found)
     idle = _idle(found, n)
-    by_rank = _transfers_by_rank(found)
     groups = {kind: [getattr(r, kind) for r in found] for kind in ("modules", "ops", "kernels")}
     groups["collectives"] = [[mean_row(row, len(r.spent)) for row in of]
                              for r, of in zip(found, rows_by_collective(by_rank))]
@@ -233,7 +232,7 @@ def _trace_result(found, by, peaks):
     steps = [_placed(s, found, peaks) for r in found for s in r.steps]
     return TraceResult(points, peaks, rows["ops"], _whole(found, rows["ops"], idle, peaks, n), steps,
                        environment=_recorded_environment(found, device, n),
-                       model=_root_name(found) + _how_many(found, by), kernels=rows["kernels"],
+                       model=_root_name(found) + _how_many(found), kernels=rows["kernels"],
                        notes=_trace_notes(found), unknown_ops=_unknown_operators(found),
                        breakdowns=_breakdowns(found), collectives=collectives_of(by_rank),
                        idle=_idle_times(found),

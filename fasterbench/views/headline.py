@@ -213,14 +213,15 @@ def _values_text(pairs, unit):
                      for i, (name, value, u) in enumerate(texts))
 
 # %% ../../nbs/views/headline.ipynb #fdc9834c
-def _in_unit_of(total):
-    "Return a writer of times in the unit that `format_si` writes `total` in, without the unit."
+def in_unit_of(total:float):
+    "Return a writer of the parts of `total`, s, in the unit of `format_si`: none is rounded to more than the total."
     scale = scale_of(total, "s")
+    whole = round(total / scale, 2)
     def text(seconds):
-        x = seconds / scale
-        digits = 2 if abs(x) < 0.995 else 1 if abs(x) < 99.95 else 0
-        while abs(x) < 1000 and abs(round(x, digits)) >= 1000: digits += 1       # 999.6 ms are no 1000
-        return "0" if abs(x) < 0.005 else f"{x:.{digits}f}"
+        x = abs(seconds) / scale
+        digits = 2 if x < 0.995 else 1 if x < 99.95 else 0
+        while digits < 2 and round(x, digits) > max(whole, x): digits += 1
+        return "0" if x < 0.005 else f"{x:.{digits}f}"
     return text
 
 class Term(NamedTuple):
@@ -246,6 +247,8 @@ def terms(
              ("unknown", unknown, d.unknown_s), *(("apart", name.strip("()"), s) for name, s in d.apart),
              ("waiting", "waiting for communication", d.waiting_s), *outside]
     return [Term(*part) for part in parts if abs(part[2]) > 1e-9 * d.end_to_end_s]      # less is rounding
+
+_not_work = "apart", "waiting", "outside", "difference"
 
 def _signed(parts):
     "Return the parts as a sum: those below zero are subtracted."
@@ -278,18 +281,20 @@ def _undivided(d):
             f"{least}{percent_text(d.needed_s / total)} ({kinds}); the rest is not split: {disagree}")
 
 def equation(d:Division, unknown:str="with unknown FLOPs")->str:
-    "Write the end to end time as the sum of its parts; parts that round to zero are left out."
-    text = _in_unit_of(d.end_to_end_s)
+    "Write the end to end time as the sum of its parts; those that round to zero are left out, unless all work does."
     if not is_split(d): return _undivided(d)
-    shown = [t for t in terms(d, unknown) if text(abs(t.seconds)) != "0"]
+    text, found = in_unit_of(d.end_to_end_s), terms(d, unknown)
+    shown = [t for t in found if text(t.seconds) != "0"]
     lost = d.lost[:3] if len(d.lost) > 1 and d.above_s > sum(s for _, s in d.apart) else ()    # where most is
     remarks = {"lost below the roof": _remark(lost, text, d.end_to_end_s),
                "idle": _remark(d.causes, text, d.end_to_end_s)}
     kinds = ", ".join(f"{t.label} {text(t.seconds)}" for t in shown if t.kind in dict(d.needed))
     parts = [(d.needed_s, f"{text(d.needed_s)} at the roof ({kinds})")] if kinds else []
+    if all(t.kind in _not_work for t in shown) and (work := sum(t.seconds for t in found if t.kind not in _not_work)):
+        parts.append((work, f"{brief(abs(work), 's')} in {'kernels' if '(idle)' in dict(d.apart) else 'layers'}"))
     for t in shown:
         if t.kind in dict(d.needed): continue
-        parts.append((t.seconds, f"{text(abs(t.seconds))} {t.label}{remarks.get(t.label, '')}"))
+        parts.append((t.seconds, f"{text(t.seconds)} {t.label}{remarks.get(t.label, '')}"))
     return f"{format_si(d.end_to_end_s, 's')} = {_signed(parts) or 0}"
 
 # %% ../../nbs/views/headline.ipynb #8163c8f7

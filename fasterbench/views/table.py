@@ -57,7 +57,7 @@ _phases = dict(forward="fwd", backward="bwd", recompute="rec", update="upd")
 rank_fields = as_fields("""
     kernels_s | s | kernels | si | kernels and copies
     communication_s | s | communication | si | a collective and nothing else runs
-    waiting_s | s | waiting | si | in collectives, for the rank that came last
+    waiting_s | s | waiting | si | in collectives, for the rank that came last, also while other work runs
     others_s | s | others waited | si | for this rank, where it came last: mean over the ranks
     idle_s | s | idle | si | nothing runs
     last | | last rank | text | rank that the others waited for longest, and how often it came last
@@ -252,8 +252,10 @@ def _marks_explained(shown, rows):
     "Explain the mark of rows far below their roof, and the column of the spread, where they are shown."
     low = ["*: below a tenth of its roof (low utilization)."] * any(p.low_utilization for p in rows)
     if rank_fields["waiting_s"] in shown:
-        others = "; others waited: for this rank, the mean" * (rank_fields["others_s"] in shown)
-        low.append(f"waiting: for the rank that came last{others}.")
+        ranks = rank_fields["others_s"] in shown
+        alone, beside = "communication: while nothing else runs; " * ranks, ", also while other work runs" * ranks
+        others = "; others waited: for this rank, the mean" * ranks
+        low.append(f"{alone}waiting: for the rank that came last{beside}{others}.")
     column = next((f for f in shown if f.name == "time_iqr_s"), None)
     if column is None: return low
     cells = {cell(p, column) for p in rows}

@@ -173,7 +173,7 @@ def test_as_python(words, tmp_path):
             for front in ([], ["-m", "fasterbench", "run"]))
     assert (a.returncode, a.stdout) == (b.returncode, b.stdout), b.stderr
     said = [l for l in b.stderr.splitlines(True) if not l.startswith("fasterbench: ")]
-    assert "".join(said) == a.stderr and "called no module with parameters" in b.stderr, (a.stderr, b.stderr)
+    assert "".join(said) == a.stderr and "before it called a module with parameters" in b.stderr, (a.stderr, b.stderr)
 
 few = "too few for a sample, which begins after 4 and takes 5 steps of one call or more"
 short = dict(
