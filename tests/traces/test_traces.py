@@ -651,15 +651,13 @@ def test_without_its_module_events_a_trace_says_the_same_of_operators(tmp_path, 
 @pytest.mark.parametrize("ranks", [1, 2])
 def test_the_terms_of_the_headline_are_those_of_the_program(tmp_path, by, ranks):
     """Of 40 µs: 4 and 2 of layers whose 14 336 and 8192 B need 0.14 and 0.08 at 100 GB/s, 4 of communication, 1
-    unknown, 29 idle.
-
-    Rows of two ranks add up to twice as much."""
+    unknown, 29 idle; of two ranks their mean."""
     events = step() + [launch(13, 13), kernel("ncclDevKernel_AllReduce_Sum_f32", 28, 4, 13), launch(14, 14),
                        kernel("own", 33, 1, 14)]
     paths = [written(tmp_path, [dict(e, ts=e["ts"] + k) for e in events], f"{k}.json",
                      distributedInfo=dict(rank=k, world_size=ranks)) for k in range(ranks)]
-    result, n = read_trace(paths, by=by, peaks=roofs), ranks if by == "rank" else 1
-    seconds = {t.label: t.seconds / n for t in terms(divided(result))}
+    result = read_trace(paths, by=by, peaks=roofs)
+    seconds = {t.label: t.seconds for t in terms(divided(result))}
     assert seconds == pytest.approx({"memory": 0.22528e-6, "lost below the roof": 5.77472e-6,
                                      "with unknown FLOPs": 1e-6, "idle": 29e-6,
                                      "waiting for communication": 4e-6})
